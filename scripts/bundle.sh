@@ -54,6 +54,7 @@ output=$(cd "$output" && pwd)
 cmake --install "$build" --prefix "$output" >/dev/null
 mkdir -p "$output/python" "$output/bench" "$output/scripts"
 cp -R agent/python/statagent "$output/python/"
+[ ! -f "$build/lib/statagent_host.abi3.so" ] || cp "$build/lib/statagent_host.abi3.so" "$output/lib/"
 cp bench/*.py "$output/bench/"
 cp scripts/gpu_check.sh "$output/scripts/"
 programs=(statagent_bench statagent_host_bench statagent_gpu_bench)

@@ -65,6 +65,7 @@ class Wheel:
     packages: tuple[Path, ...]
     programs: tuple[Path, ...]
     library: Path
+    extension: Path  # over Python's stable interface, so that one file serves every version
 
 
 def version() -> str:
@@ -136,6 +137,7 @@ def stage(wheel: Wheel, folder: Path, number: str) -> None:
     for program in wheel.programs:
         copy_program(program, folder / "statcollect" / "bin" / program.name)
     copy_program(wheel.library, folder / "statagent" / "lib" / "libstatagent.so")
+    copy_program(wheel.extension, folder / "statagent" / "lib" / wheel.extension.name)
     information = folder / f"{wheel.name}-{number}.dist-info"
     information.mkdir()
     (information / "METADATA").write_text(metadata(wheel.name, number), encoding="utf-8")
@@ -198,11 +200,15 @@ def main() -> int:
     options = parser.parse_args()
     programs = tuple(options.build / "bin" / name for name in ("statcollectord", "statctl"))
     library = options.build / "lib" / "libstatagent.so"
-    wheels = [Wheel("statcollect", (CLIENT, AGENT), programs, library), Wheel("statagent", (AGENT,), (), library)]
+    extension = options.build / "lib" / "statagent_host.abi3.so"
+    wheels = [
+        Wheel("statcollect", (CLIENT, AGENT), programs, library, extension),
+        Wheel("statagent", (AGENT,), (), library, extension),
+    ]
     try:
         check_tools()
         number = version()
-        for path in (*programs, library):
+        for path in (*programs, library, extension):
             if not path.is_file():
                 raise WheelError(f"make wheels: {path} is missing; expected a built tree; run scripts/build.sh first")
         os.environ.setdefault("SOURCE_DATE_EPOCH", commit_time())

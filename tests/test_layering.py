@@ -43,6 +43,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "agent/stats/cpu": ({"common", "agent/stats"}, set()),
     "agent/stats/cuda": ({"common", "agent/stats"}, {"cuda"}),
     "agent/stats/cuda/plan.cc": ({"common", "agent/stats", "agent/stats/cuda", "agent/stats/cpu"}, {"cuda"}),
+    "agent/host": ({"agent/include"}, {"python"}),
     "agent/staging": ({"common"}, set()),
     "agent/export": ({"common", "agent/staging"}, set()),
     "agent/export/grpc_exporter.cc": ({"common", "tls", "agent/staging", "agent/export"}, {"grpc"}),
@@ -179,6 +180,7 @@ THIRD_PARTY = [
     (r"xxhash\.h", "xxhash"),
     (r"zlib\.h", "zlib"),
     (r"hwy/", "highway"),
+    (r"(Python|structmember)\.h", "python"),
     (r"(arrow|parquet)/", "arrow"),
 ]
 

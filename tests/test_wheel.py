@@ -292,6 +292,7 @@ def test_the_wheels_name_their_parts(wheels: dict[str, Path]) -> None:
         licenses = {Path(each).name for each in names if "/licenses/third-party/" in each}
         assert any(each.startswith("libssl") for each in licenses), licenses
         assert "statagent/py.typed" in names
+        assert "statagent/lib/statagent_host.abi3.so" in names
         assert ("statcollect/bin/statctl" in names) == (name == "statcollect")
 
 

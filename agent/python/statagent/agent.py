@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from ._compile import tracing
-from ._native import library, session
+from ._native import host, library, session
 from ._runtime import by_hand, failures, process, variables
 from ._runtime.agent import Agent
 from ._runtime.current import current_agent, running_agent, set_current_agent
@@ -131,7 +131,9 @@ def init(
             run, options.run = perturbation.run, perturbation.run.encode()
         of_user, settings = _settings(config, steps, perturbation)
         add_settings(options, settings)
-        started = session.start(library.load(), options)
+        loaded = library.load()
+        host.use_library(loaded)
+        started = session.start(loaded, options)
         recorded = started.recording_rank() is not None  # not left out by `ranks`
         agent = Agent(started) if recorded else Agent(None, (started.rank(), started.world_size()))
         agent.settings, agent.user_settings = settings, frozenset(of_user)

@@ -35,9 +35,9 @@ def built_library() -> Path:
 
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No agent, nothing logged yet, no launcher or statagent variables except the library's path."""
+    """No agent, nothing logged yet, no launcher or statagent variables except where the library is, and whether hooks use the extension."""
     for name in list(os.environ):
-        ours = name.startswith("STATAGENT_") and name != "STATAGENT_LIBRARY"
+        ours = name.startswith("STATAGENT_") and name not in ("STATAGENT_LIBRARY", "STATAGENT_EXTENSION")
         if ours or name in ("RANK", "LOCAL_RANK", "WORLD_SIZE") or name.startswith(("OMPI_", "PMI_", "SLURM_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("STATAGENT_QUIET", "1")  # standard error has warnings only: tests count those

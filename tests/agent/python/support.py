@@ -204,7 +204,9 @@ def _placement(tensor: Any) -> Placement | None:
 
 def environment(**extra: str) -> dict[str, str]:
     """The environment of a training process, without a launcher's variables; the same as in tests/e2e, so that both share a warm process."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("STATAGENT_") or k == "STATAGENT_LIBRARY"}
+    env = {
+        k: v for k, v in os.environ.items() if not k.startswith("STATAGENT_") or k in ("STATAGENT_LIBRARY", "STATAGENT_EXTENSION")
+    }
     env.update(
         PYTHONPATH=str(ROOT / "agent" / "python"), OMP_NUM_THREADS="1", GOMP_SPINCOUNT="0", OMP_WAIT_POLICY="PASSIVE",
         TORCHINDUCTOR_COMPILE_THREADS="1", TORCHINDUCTOR_FX_GRAPH_CACHE="0",

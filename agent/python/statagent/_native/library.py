@@ -284,6 +284,7 @@ _BY_SIZE: dict[str, _Signature] = {
 class Library:
     """The functions of a loaded library, with their types, as attributes."""
 
+    statagent_observe: Any
     statagent_observe_held: Any
 
     def __init__(self, path: Path) -> None:

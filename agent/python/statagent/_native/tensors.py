@@ -9,6 +9,7 @@ import sys
 from typing import Any, Optional
 
 from ..errors import TensorTypeError
+from .host import PlaceCells
 from .library import DTYPES, HELD_BYTES_MAX, Tensor
 
 _TORCH_DTYPES = {
@@ -121,11 +122,11 @@ def plain_tensor_types() -> tuple[type, type]:
     return torch.Tensor, torch.nn.Parameter
 
 
-class Place:
+class Place(PlaceCells):
     """A place in a model where a tensor appears in every step. Keeps the structure of the last tensor, so that the next one only needs its
     address if it has the same layout. Threads: any; a structure is removed while it is in use."""
 
-    __slots__ = ("_device", "_dtype", "_item_bytes", "_shape", "_strides", "structure")
+    __slots__ = ("_device", "_dtype", "_item_bytes", "_shape", "_strides")
 
     def __init__(self) -> None:
         self.structure: Tensor | None = None  # while it is not in use
@@ -159,7 +160,7 @@ class Place:
             self._device, self._dtype = tensor.get_device(), tensor.dtype
             self._shape, self._strides = tensor.shape, tensor.stride()
             self._item_bytes = tensor.element_size()
-            self.structure = borrowed[0]
+            self.keep(borrowed[0], tensor)
         else:
             give_back(borrowed)
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from .. import errors
 from .._layouts.placement import Placement
 from .._native.arguments import milliseconds, number_of, whole_number
+from .._native.host import AgentCells
 from .._native.library import last_error
 from .._native.placement import placement_of, put
 from .._native.session import Session
@@ -34,7 +35,7 @@ T = TypeVar("T")
 _OWN_ERRORS = frozenset(name for name in errors.__dict__ if name.endswith("Error"))
 
 
-class Agent:
+class Agent(AgentCells):
     """Statistics of this process's tensors on their way to the collector. Made by `init`.
 
     Only `set_step`, `flush` and `close` raise, and only for wrong arguments. Whatever goes wrong in a training step is counted as
@@ -53,7 +54,8 @@ class Agent:
         # wrap them to measure them.
         self.native_observe: Any = None if session is None else session.library.statagent_observe_held
         self.native_observe_large: Any = None if session is None else session.library.statagent_observe
-        self._pointer = c_void_p(0 if session is None else session.pointer)
+        self._address = 0 if session is None else session.pointer
+        self._pointer = c_void_p(self._address)
         self._handles: dict[tuple[Any, ...], int] = {}
         self._identities: dict[int, tuple[str, str, str, int]] = {}  # handle -> name, kind, path and micro-batch
         self._leaf_hooks: list[Any] = []  # of this step
@@ -123,6 +125,8 @@ class Agent:
         """As observe_handle, for tensors that have the same layout in every step: the place keeps what depends on the layout. Never
         raises. Precondition: type(tensor) is one of plain_tensor_types()."""
         try:
+            if place.observe(self, handle, tensor):
+                return
             structure = place.borrow(tensor)
             if structure is None:
                 borrowed = borrow(tensor)
@@ -556,6 +560,9 @@ class Agent:
 
     def _refuse_handle(self, handle: int, message: str) -> None:
         self.refuse(message, *self._identities.get(handle, ("", "", "", 0))[:2])
+
+    def _refuse_last(self, handle: int) -> None:
+        self._refuse_handle(handle, last_error())
 
 
 def _is_array(value: Any) -> bool:

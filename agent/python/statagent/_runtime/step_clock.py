@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
+from .._native.host import ClockCells
 from .._native.session import Session
 from .callbacks import listeners
 from .positions import Position, Positions, StepGate
@@ -15,7 +16,7 @@ from .thinning import Meter, Thinning
 from .updates import WatchedOptimizers
 
 
-class StepClock:
+class StepClock(ClockCells):
     """Owns what changes with the step. Only `changing` moves the library's step; everything else follows in `step_changed`.
 
     Invariant: inside `gate.recording()` no thread ends the step, so that a call index and its record are in one step. Threads: any."""

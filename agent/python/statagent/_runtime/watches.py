@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .._native.host import WatchCells
 from . import process
 from .callbacks import WeakList
 from .known_tensors import KnownTensors
@@ -11,7 +12,7 @@ from .perturbation import Perturbation
 from .placing import Placing
 
 
-class Watches:
+class Watches(WatchCells):
     """Each watch takes its part when it is attached, and gives it back when it ends.
 
     Invariant: a (name, kind) belongs to one watch at a time. Threads: that of `watch` and of the model; `remove` any."""

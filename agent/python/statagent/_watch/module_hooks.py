@@ -9,6 +9,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from .._compile import tracing
+from .._native import host
 from .._native.tensors import Place
 from .._torch.autograd import GradientHook, current_node, gradients_follow, hook_result, in_backward
 from .._torch.modules import INERT_COPY, Named
@@ -47,7 +48,7 @@ class _Recomputation:
         return calls[index] if index < len(calls) else None
 
 
-class _ModuleHook:
+class _ModuleHook(host.HookCells):
     """Records the inputs or outputs of one module, and their gradients."""
 
     def __init__(self, passes: Passes, named: Named, kind: str, values: bool, gradients: bool, note_known: bool = False) -> None:
@@ -139,7 +140,7 @@ class _ModuleHook:
                 else:
                     self._agent.observe_handle(handle, tensor)
             if hooking and tensor.requires_grad:
-                self._passes.hook_gradient(tensor, _GradientOf(self._passes, gradient_place, gradient_handle))
+                self._passes.hook_gradient(tensor, _gradient_of(self._passes, gradient_place, gradient_handle))
 
     def _hook_recomputed(self, found: list[tuple[str, Any]]) -> None:
         """A checkpoint recomputes the module. If gradients flow through the new tensors (reentrant checkpoints), they belong to a call
@@ -164,9 +165,9 @@ class _ModuleHook:
     def _places_of(self, path: str) -> tuple[Place, Place]:
         return self._places.get(path) or self._places.setdefault(path, (Place(), Place()))
 
-    def _gradient_hook(self, path: str, key: tuple[str, int, int, int]) -> _GradientOf:
+    def _gradient_hook(self, path: str, key: tuple[str, int, int, int]) -> Any:
         handle = (self._handles.get(key) or self._intern(*key))[1]
-        return _GradientOf(self._passes, self._places_of(path)[1], handle)
+        return _gradient_of(self._passes, self._places_of(path)[1], handle)
 
     # --- a Recorder, for calls inside of compiled graphs; a call is (micro-batch, call index, state)
 
@@ -210,6 +211,11 @@ class _ModuleHook:
 
     def refuse(self, message: str) -> None:
         self._agent.refuse(message, self._named.name, self._kind)
+
+    def _pair(self, micro_batch: int, call: int) -> tuple[int, int]:
+        """Handles of a bare tensor in training."""
+        key = ("0", micro_batch, call, TRAIN)
+        return self._handles.get(key) or self._intern(*key)
 
     def _intern(self, path: str, micro_batch: int, call: int, state: int) -> tuple[int, int]:
         def handle(wanted: bool, kind: str) -> int:
@@ -262,12 +268,21 @@ class _GradientOf:
                 meter.spent += perf_counter_ns() - begun
 
 
+_gradient_of: Any = host.GradientOf or _GradientOf
+
+
 class OutputHook(_ModuleHook):
     """After a module's forward pass."""
 
     def __call__(self, module: Any, args: Any, output: Any) -> None:
         if tracing.active():
             tracing.compiled.trace(self._key, output, args, self._values, self._gradients)
+            return
+        try:
+            if self._record_plain(output):
+                return
+        except Exception as error:
+            self._agent.refuse(str(error), self._named.name, self._kind)
             return
         passes = self._passes
         state = passes.state
@@ -294,7 +309,7 @@ class OutputHook(_ModuleHook):
                 if not self._grad_enabled():
                     self._unhooked.append((micro_batch, call))
                 elif output.requires_grad:
-                    hook = _GradientOf(passes, self._gradient_place, gradient_handle)
+                    hook = _gradient_of(passes, self._gradient_place, gradient_handle)
                     if output.grad_fn is None:
                         passes.hook_gradient(output, hook)
                     else:

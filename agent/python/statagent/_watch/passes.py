@@ -8,6 +8,7 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
+from .._native.host import PassCells
 from .._runtime.agent import Agent
 from .._runtime.positions import Position
 from .._torch.autograd import GradientHook, gradients_follow, in_backward
@@ -35,7 +36,7 @@ def report_never_run(find_agent: Callable[[], Any], seen: Seen, class_name: str)
         agent.report_not_recorded("", "output", f"the watched {class_name} was never run; {RUN_THE_WATCHED}")
 
 
-class Passes:
+class Passes(PassCells):
     """State of one watched model, read by its hooks. Threads: those that run the model, one at a time; any may end the step.
 
     A pass is a call of the root. Outside of these, a training call of a part that has parts itself is a pass, too, until it returns; any

@@ -1,0 +1,8 @@
+// The extension statagent_host: the hot half of the Python package's hooks, loaded by
+// _native/host.py.
+#pragma once
+
+#include "agent/host/python_api.h"
+
+// What Python calls when it loads the extension.
+PyMODINIT_FUNC PyInit_statagent_host();
