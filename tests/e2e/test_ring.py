@@ -1,0 +1,145 @@
+"""The ring: raw values of the last steps, which become captures when something breaks."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from conftest import Collector, run_command, start_python, torchrun, wait_until
+
+# Trains 30 steps; at step 25 the batch is a thousand times too large, or the process is killed after it.
+SCRIPT = textwrap.dedent("""
+    import os, signal, sys, numpy, torch, statagent
+    from pathlib import Path
+    from torch import distributed, nn
+
+    values, fault = Path(sys.argv[1]), sys.argv[2]
+    rank = int(os.environ.get("RANK", 0))
+    if "RANK" in os.environ:
+        distributed.init_process_group("gloo")
+    torch.manual_seed(rank)
+    torch.set_num_threads(1)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    agent = statagent.init()
+    statagent.watch(model, optimizer=optimizer)
+    for step in range(30):
+        x = torch.randn(16, 4)
+        target = torch.ones(16, 3)
+        if step == 25 and rank == int(os.environ.get("WORLD_SIZE", 1)) - 1:
+            if fault == "spike":
+                target = target * 1000
+            if fault == "nan":
+                x[0, 0] = float("nan")
+        out = model(x)
+        numpy.save(values / f"{step}.{rank}.npy", out.detach().numpy())
+        loss = (out - target).square().mean()
+        statagent.log_scalar("loss", loss.detach())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        numpy.save(values / f"{step}.{rank}.grad.npy", model[2].weight.grad.numpy())
+        if step == 25 and fault == "kill":
+            assert statagent.flush(timeout=20)
+            os.kill(os.getpid(), signal.SIGKILL)
+    statagent.close(timeout=30)
+""")
+
+
+class Trained:
+    """A training that has ended; its own values lie in `values`."""
+
+    def __init__(self, collector: Collector, folder: Path, run: str, fault: str, ranks: int = 0, **env: str) -> None:
+        self.values = folder / f"values-{run}"
+        self.values.mkdir()
+        script = folder / "train.py"
+        script.write_text(SCRIPT)
+        command = [str(script), str(self.values), fault]
+        self.out = folder / f"{run}.out"
+        with self.out.open("w") as out:
+            process = start_python(
+                torchrun(ranks, *command)[1:] if ranks else command,
+                env={**collector.environment(STATAGENT_RUN=run), **env},
+                stdout=out,
+                stderr=out,
+            )
+            self.code = process.wait(120)
+
+    def check(self, collector: Collector, folder: Path, run: str, step: int, rank: int = 0) -> None:
+        """What is kept is what the training computed, bit for bit."""
+        for name, options, suffix in (("2", [], ""), ("2.weight", ["--kind", "weight_grad"], ".grad")):
+            path = folder / f"{run}.{step}{suffix}.npy"
+            saved = collector.statctl(
+                "capture", run, name, "--step", str(step), "--rank", str(rank), *options, "--out", str(path)
+            )
+            assert saved.code == 0, saved.out + saved.err
+            expected = numpy.load(self.values / f"{step}.{rank}{suffix}.npy")
+            assert numpy.load(path).tobytes() == expected.tobytes(), f"{name} at step {step}"
+
+
+def captured(collector: Collector, run: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = collector.json("captures", run)["records"]
+    assert all(row["complete"] for row in rows)
+    return rows
+
+
+def told(collector: Collector, run: str) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = collector.json("events", run, "--kind", "ring_written")["records"]
+    return events
+
+
+@pytest.mark.parametrize(("fault", "cause"), [("spike", "loss_spike"), ("nan", "nan")])
+def test_a_spike_leaves_the_steps_before_it(collector: Collector, tmp_path: Path, fault: str, cause: str) -> None:
+    trained = Trained(collector, tmp_path, "broken", fault, STATAGENT_RING="3,4MiB")
+    assert trained.code == 0, trained.out.read_text()
+    (event, *_) = told(collector, "broken")
+    assert event["step"] == 25 and cause in event["fields"]["cause"].split(","), event
+    rows = captured(collector, "broken")
+    assert {row["kind"] for row in rows} == {"output", "weight_grad"}
+    assert {23, 24, 25} <= {row["step"] for row in rows}
+    for step in (23, 24, 25):
+        trained.check(collector, tmp_path, "broken", step)
+    (line, *_) = [line for line in trained.out.read_text().splitlines() if "of the ring written as captures" in line]
+    assert "step 25" in line and "statctl values list" in line
+
+
+def test_without_a_ring_nothing_is_kept_and_without_a_spike_nothing_is_written(collector: Collector, tmp_path: Path) -> None:
+    for run, fault, ring in (("off", "spike", {}), ("quiet", "none", {"STATAGENT_RING": "3,4MiB"})):
+        trained = Trained(collector, tmp_path, run, fault, **ring)
+        assert trained.code == 0, trained.out.read_text()
+        assert captured(collector, run) == [] and told(collector, run) == []
+
+
+def test_an_agent_that_ends_takes_its_ring_file_with_it(collector: Collector, tmp_path: Path) -> None:
+    env = {"STATAGENT_RING": "3,4MiB", "STATAGENT_SPILL_DIR": str(tmp_path / "spill")}
+    assert Trained(collector, tmp_path, "whole", "none", **env).code == 0
+    assert list((tmp_path / "spill").iterdir()) == []
+
+
+def test_of_two_ranks_the_one_with_the_spike_writes(collector: Collector, tmp_path: Path) -> None:
+    trained = Trained(collector, tmp_path, "two", "spike", ranks=2, STATAGENT_RING="3,4MiB")
+    assert trained.code == 0, trained.out.read_text()
+    wait_until(lambda: captured(collector, "two"), what="captures")
+    rows = captured(collector, "two")
+    assert {row["rank"] for row in rows} == {1}
+    assert {23, 24, 25} <= {row["step"] for row in rows}
+    for step in (23, 24, 25):
+        trained.check(collector, tmp_path, "two", step, rank=1)
+
+
+@pytest.mark.parametrize(
+    ("ring", "message"),
+    [
+        ("3", "ring: the size is '3'; expected STEPS,BYTES, such as 3,64MiB"),
+        ("0,64MiB", "ring: the number of steps is '0'; expected 1..1000"),
+        ("3,64", "ring: the memory is '64'; expected 1 MiB to 128 MiB, such as 64MiB"),
+        ("3,1GiB", "ring: the memory is '1GiB'"),
+        ("3,64MiB;*:kind=outputs", "ring: kind: found 'outputs' (did you mean 'output'?)"),
+    ],
+)
+def test_bad_values_are_said(collector: Collector, ring: str, message: str) -> None:
+    bad = run_command(["python3", "-c", f"import statagent; statagent.init(run='x', ring={ring!r})"], env=collector.environment())
+    assert bad.code != 0 and message in bad.err, bad.err
