@@ -44,7 +44,6 @@ class SpillReader {
  private:
   explicit SpillReader(int fd) : fd_(fd) {}
   Status ReadHead();
-  Status ReadAt(std::uint64_t offset, std::size_t size, std::string* bytes) const;
 
   const int fd_;
   SessionInfo session_;

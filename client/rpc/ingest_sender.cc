@@ -140,6 +140,10 @@ class IngestSender::Impl {
     MutexLock lock(mutex_);
     return durable_before_.value_or(0);
   }
+  std::uint32_t activations_before() const {
+    MutexLock lock(mutex_);
+    return activations_before_;
+  }
   std::uint32_t attempt() const {
     MutexLock lock(mutex_);
     return attempt_;
@@ -266,7 +270,10 @@ class IngestSender::Impl {
         attempt_ = message.welcome().attempt();
         regressed_ = message.welcome().durable_seq() < durable_seq_;
         lacks_before_ = regressed_ && !durable_before_;
-        if (!durable_before_) durable_before_ = message.welcome().durable_seq();
+        if (!durable_before_) {
+          durable_before_ = message.welcome().durable_seq();
+          activations_before_ = message.welcome().activations();
+        }
         Acknowledge(message.welcome().durable_seq());
         welcomed_ = true;
       }
@@ -352,6 +359,7 @@ class IngestSender::Impl {
   std::uint64_t durable_seq_ STATCOLLECT_GUARDED_BY(mutex_);
   std::uint64_t durable_records_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
   std::optional<std::uint64_t> durable_before_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::uint32_t activations_before_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
   bool lacks_before_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   std::uint32_t attempt_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
   bool welcomed_ STATCOLLECT_GUARDED_BY(mutex_) = false,
@@ -369,6 +377,7 @@ Status IngestSender::SendEncoded(std::uint64_t records, std::string bytes) {
 }
 Status IngestSender::AwaitDurable() { return impl_->AwaitDurable(); }
 std::uint64_t IngestSender::durable_before() const { return impl_->durable_before(); }
+std::uint32_t IngestSender::activations_before() const { return impl_->activations_before(); }
 Status IngestSender::Finish(const std::map<std::string, std::uint64_t>& dropped) {
   return impl_->Finish(dropped);
 }

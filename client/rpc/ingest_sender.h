@@ -60,6 +60,8 @@ class IngestSender final : public BatchOutput {
   std::uint64_t durable_records() const;
   // The session's last durable record when the collector first answered.
   std::uint64_t durable_before() const;
+  // How many activations the session had defined by then, if it is late.
+  std::uint32_t activations_before() const;
   // Number of the attempt within the run; 0 before the collector's answer.
   std::uint32_t attempt() const;
 

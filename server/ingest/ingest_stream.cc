@@ -189,6 +189,7 @@ void IngestStream::TakeHello(const v1::Hello& hello) {
   {
     MutexLock lock(mutex_);
     phase_ = Phase::kAdmitting;
+    late_ = hello.late();
   }
   const auto late_from = hello.late() ? std::optional(hello.first_unacked_seq()) : std::nullopt;
   context_.admit(info->run, info->rank,
@@ -397,7 +398,7 @@ void IngestStream::WriteLocked() {
   if (writing_ || finished_ || end_at_once_) return;
   if (welcome_due_) {
     v1::CollectorMessage welcome = MakeWelcome(*attempt_, durable_seq_, context_.store);
-    if (of_ == StreamOf::kCopy) {
+    if (of_ == StreamOf::kCopy || late_) {
       welcome.mutable_welcome()->set_activations(activations_known_);
       welcome.mutable_welcome()->set_layouts(layouts_known_);
     }

@@ -142,6 +142,7 @@ class IngestStream final : public OpenStream, public std::enable_shared_from_thi
       false;  // the goodbye said that nothing was recorded
   std::uint32_t rank_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
   std::uint64_t durable_seq_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
+  bool late_ STATCOLLECT_GUARDED_BY(mutex_) = false;  // as the hello said
   // Definitions, at the welcome.
   std::uint32_t activations_known_ STATCOLLECT_GUARDED_BY(mutex_) = 0,
                                    layouts_known_ STATCOLLECT_GUARDED_BY(mutex_) = 0;

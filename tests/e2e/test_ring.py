@@ -1,7 +1,8 @@
-"""The ring: raw values of the last steps, which become captures when something breaks."""
+"""The ring: raw values of the last steps, which become captures when something breaks, and outlive a process that is killed."""
 
 from __future__ import annotations
 
+import signal
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,50 @@ def test_without_a_ring_nothing_is_kept_and_without_a_spike_nothing_is_written(c
         trained = Trained(collector, tmp_path, run, fault, **ring)
         assert trained.code == 0, trained.out.read_text()
         assert captured(collector, run) == [] and told(collector, run) == []
+
+
+def test_a_killed_process_leaves_its_last_steps(collector: Collector, tmp_path: Path) -> None:
+    spilled = tmp_path / "spill"
+    env = {"STATAGENT_RING": "3,4MiB", "STATAGENT_SPILL_DIR": str(spilled)}
+    trained = Trained(collector, tmp_path, "killed", "kill", **env)
+    assert trained.code == -signal.SIGKILL, trained.out.read_text()
+    (left,) = spilled.glob("*.ring")
+    assert left.stat().st_mode & 0o777 == 0o600
+    assert captured(collector, "killed") == []
+
+    looked = collector.statctl("import", "spill", str(spilled), "--dry-run")
+    assert looked.code == 0 and "would send the values of" in looked.out, looked.out + looked.err
+    sent = collector.statctl("import", "spill", str(spilled))
+    assert sent.code == 0 and "sent the values of" in sent.out, sent.out + sent.err
+    assert not left.exists()
+    assert {23, 24, 25} <= {row["step"] for row in captured(collector, "killed")}
+    for step in (23, 24, 25):
+        trained.check(collector, tmp_path, "killed", step)
+    (event,) = told(collector, "killed")
+    assert event["fields"]["cause"] == "killed" and event["step"] == 25
+    again = collector.statctl("import", "spill", str(spilled))
+    assert again.code == 2 and "nothing to send" in again.err
+
+
+def test_a_damaged_ring_file_is_refused_and_kept(collector: Collector, tmp_path: Path) -> None:
+    env = {"STATAGENT_RING": "3,4MiB", "STATAGENT_SPILL_DIR": str(tmp_path / "spill")}
+    Trained(collector, tmp_path, "killed", "kill", **env)
+    (left,) = (tmp_path / "spill").glob("*.ring")
+    whole = left.read_bytes()
+    for damage, message in (
+        (b"x" * 8 + whole[8:], "expected the ring file of an agent"),
+        (whole[: len(whole) // 2], "sizes that do not fit"),
+        (whole[:64] + b"\x00" * 8 + whole[72:], "the hello in it is damaged"),
+        (b"", "it ends at byte 0"),
+    ):
+        left.write_bytes(damage)
+        refused = collector.statctl("import", "spill", str(left))
+        assert refused.code == 2 and message in refused.out + refused.err, refused.out + refused.err
+        assert left.exists()
+    (left.with_suffix(".spill")).write_bytes(b"")
+    left.write_bytes(whole)
+    refused = collector.statctl("import", "spill", str(left))
+    assert refused.code == 2 and "send that first" in refused.out + refused.err, refused.out + refused.err
 
 
 def test_an_agent_that_ends_takes_its_ring_file_with_it(collector: Collector, tmp_path: Path) -> None:
