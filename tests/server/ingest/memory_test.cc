@@ -135,8 +135,9 @@ TEST(DecodedBytes, CountsEveryPart) {
   batch.captures.push_back({.data = text});
   grew(10'000);
   batch.exponents.push_back({.counts = std::vector<std::uint64_t>(1000)});
-  batch.tokens.push_back({.rows = std::vector<TokenRow>(100)});
   grew(8'000);
+  batch.tokens.push_back({.tap = text, .rows = std::vector<TokenRow>(100)});
+  grew(10'000 + 100 * sizeof(TokenRow));
   batch.layouts.push_back({.id = 9, .shape = std::vector<std::int64_t>(1000)});
   grew(8'000);
 }
