@@ -19,7 +19,7 @@ Usage: scripts/setup.sh [--for demo|cluster|cuda|release|web|wheel|docs|engines|
   --for docs     only what scripts/docs.sh needs to build the documentation site: mkdocs-material and mkdocstrings in .venv
   --for web      only what scripts/web.sh needs to build the page: Node.js in .venv, and web/node_modules. The build of the collector
                  needs neither: it embeds the committed bundle
-  --for engines  also vLLM for a CPU, in .venv-engines, an environment of its own (6 GB), for tests/engines
+  --for engines  also vLLM for a CPU, in .venv-engines, an environment of its own (6 GB), for tests/e2e/test_engines.py
   --for test     also packages for the tests (default), with those of --for web and docs, and Chromium
   --check        change nothing; list what is missing, and exit with 1 if anything is
 

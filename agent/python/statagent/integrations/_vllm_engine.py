@@ -23,7 +23,7 @@ from .._tokens.token_hooks import Recorder, TapHook
 from .._torch.modules import INERT_COPY, name_modules, unwrap
 from .._watch.arguments import check_tokens
 from ..fingerprint import fingerprint
-from ._vllm_batch import Batch, read_batch
+from ._vllm_batch import Batch, read_batch, scheduled_positions
 from ._vllm_guard import attempt
 
 
@@ -133,6 +133,13 @@ class Engine:
     def end_batch(self, *_: Any) -> None:
         self._live, self._logits = False, None
 
+    def _wanted(self) -> bool:
+        """Whether the batch has tokens whose positions are chosen; most of a long generation has not. With asynchronous scheduling the
+        ids are seen in each batch or never."""
+        if self._batch is not None or getattr(self._runner, "use_async_scheduling", False):
+            return True
+        return bool(self._choice.of(scheduled_positions(self._runner)).any())
+
     def _now(self) -> Batch:
         if self._batch is None:
             self._batch = read_batch(self._runner, self._ends)
@@ -144,10 +151,10 @@ class Engine:
         inputs = kwargs.get("input_ids")
         if inputs is None:
             inputs = kwargs.get("inputs_embeds")
-        if not self._live or inputs is None:
+        if not self._live or inputs is None or not self._wanted():
             return
         batch = self._now()
-        index = np.flatnonzero(self._choice.of(batch.positions))
+        index = np.flatnonzero(batch.known & self._choice.of(batch.positions))
         if len(index):
             self._recorder.rows = Rows((len(inputs),), index, batch.keys[index], batch.positions[index])
 
@@ -159,7 +166,7 @@ class Engine:
     def _before_sampler(self, _: Any, args: Any, kwargs: Any) -> None:
         self._logits = None
         logits = args[0] if args else kwargs.get("logits")
-        if not self._live or logits is None or len(logits) != len(self._now().requests):
+        if not self._live or logits is None or not self._wanted() or len(logits) != len(self._now().requests):
             return
         if self._sampled_rows().size:
             self._logits = logits.detach().clone()
@@ -167,7 +174,7 @@ class Engine:
     def _sampled_rows(self) -> Any:
         """Requests that get a token whose position is chosen."""
         batch = self._now()
-        return np.flatnonzero(batch.samples & self._choice.of(batch.positions[batch.last] + 1))
+        return np.flatnonzero(batch.samples & batch.known[batch.last] & self._choice.of(batch.positions[batch.last] + 1))
 
     def _after_sampler(self, _: Any, __: Any, output: Any) -> None:
         logits, self._logits = self._logits, None
