@@ -344,7 +344,7 @@ def test_the_lines_of_engines_md_run_as_printed(recording: Recording, monkeypatc
     monkeypatch.setenv("STATAGENT_COLLECTOR", "127.0.0.1:1")
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/engines.md").read_text(encoding="utf-8"), re.DOTALL)
     model = llama()
-    names = {"statagent": statagent, "model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+    names: dict[str, Any] = {"statagent": statagent, "model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
     exec(block, names)
     before = statagent.counters()["produced"]
     with torch.no_grad():
