@@ -1,0 +1,28 @@
+"""Samples with vLLM: vllm_sampling.py MODEL PROMPTS_JSON OUT_JSON. Prefills come in chunks of 32 tokens; prompts share a prefix, which is cached."""
+
+import json
+import sys
+
+from vllm import LLM, SamplingParams
+
+
+def main() -> None:
+    model, prompts, out = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+    engine = LLM(
+        model=model, skip_tokenizer_init=True, enforce_eager=True, dtype="float32", enable_prefix_caching=True, block_size=32,
+        max_num_batched_tokens=32, max_num_seqs=8, max_model_len=256,
+    )  # fmt: skip
+    sequences, logprobs, cached = [], [], 0
+    for batch in (prompts, prompts[:1]):  # the second time most of it is in the cache
+        parameters = SamplingParams(max_tokens=8, temperature=1.0, logprobs=1, detokenize=False)
+        for done in engine.generate([{"prompt_token_ids": prompt} for prompt in batch], parameters):
+            made = done.outputs[0]
+            sequences.append([*done.prompt_token_ids, *made.token_ids])
+            logprobs.append([chosen[token].logprob for token, chosen in zip(made.token_ids, made.logprobs)])
+            cached += done.num_cached_tokens or 0
+    with open(out, "w", encoding="utf-8") as file:
+        json.dump({"sequences": sequences, "logprobs": logprobs, "cached": cached}, file)
+
+
+if __name__ == "__main__":  # vLLM starts processes that import this file
+    main()
