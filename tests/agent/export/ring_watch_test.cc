@@ -105,8 +105,9 @@ TEST_F(RingWatchTest, WritesAreCountedAndTheLastOneSaysSo) {
   int written = 0;
   for (int n = 0; n < 40; ++n) {
     const auto event = Step(n % 2 == 0 ? kNan : 2);
-    if (event && ++written == RingWatch::kWritesMax)
+    if (event && ++written == RingWatch::kWritesMax) {
       EXPECT_THAT(event->text, HasSubstr("this was the last time in this launch"));
+    }
   }
   EXPECT_EQ(written, RingWatch::kWritesMax);
 }
