@@ -24,12 +24,12 @@ ANSWERS = {
     "RunSummary": "RunSummary", "GetRunResponse": "Run", "DiffReport": "DiffReport", "SeriesPoint": "SeriesPoint", "ScalarRow": "ScalarRow",
     "GetTopResponse": "Top", "EventRow": "EventRow", "ConfigReport": "ConfigReport", "RanksReport": "RanksReport", "MemoryRow": "MemoryRow",
     "DensityRow": "DensityRow", "GetStatusResponse": "Status", "GetWeightsResponse": "WeightsReport",
-    "ListCapturesResponse": "Captures",
+    "ListCapturesResponse": "Captures", "GetTokensResponse": "TokensReport",
 }  # fmt: skip
 # The list that an answer's table shows, where it has one.
 TABLES = {
     "DiffReport": "diverged", "Top": "records", "ConfigReport": "items", "RanksReport": "findings", "WeightsReport": "records",
-    "Captures": "records",
+    "Captures": "records", "TokensReport": "taps",
 }  # fmt: skip
 HEAD = '''"""What the collector answers. Written by scripts/make_python_client.py from the OpenAPI document; do not edit."""
 

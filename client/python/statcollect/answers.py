@@ -762,6 +762,65 @@ class StepRange:
 
 
 @dataclass(frozen=True)
+class TokenCheck:
+    check: str  # "tokens", "taps", "weights", "dtype", "repeated"
+    ok: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class TokenPlace:
+    key: str  # hash of the token and all before it
+    position: int  # in its sequence, as A recorded it
+    step_a: int
+    step_b: int
+    rank_a: int
+    rank_b: int
+    a: float  # norm of A's row; of one column, its value
+    b: float
+
+
+@dataclass(frozen=True)
+class TokenTap:
+    tap: str
+    tap_b: str  # B's name; empty: the same
+    dtype_a: str  # "f32"
+    dtype_b: str
+    columns: int  # components of a row; 1: a value, such as a log-probability
+    columns_b: int  # B's; 0: as many
+    rows: int  # tokens compared
+    equal: int  # of these, bit for bit
+    diverged: int  # of these, beyond the limit; if exact, not equal
+    distance: float  # the largest relative distance; of values, relative to their size or 1
+    limit: float  # up to which a distance counts as rounding; 0 if exact
+    measured: float | None  # largest distance between repeats at this tap; absent: not measured, so judged by dtype and growth
+    first: TokenPlace | None  # of those beyond the limit, the one of the lowest position; absent: none
+    furthest: TokenPlace | None  # absent: all are equal
+
+
+@dataclass(frozen=True)
+class TokensReport(TableMixin):
+    run_a: str
+    run_b: str
+    exact: bool  # as asked
+    # identical: every compared record is equal (bit for bit, if without_hash is 0), and nothing is unmatched; incomparable:
+    # nothing to compare; `message` says why
+    verdict: Verdict | None
+    message: str  # why the runs are incomparable, and what to do
+    comparable: Rows[TokenCheck]  # whether the comparison is valid
+    tokens: int  # distinct tokens in both
+    tokens_only_a: int
+    tokens_only_b: int
+    taps: Rows[TokenTap]  # that both have, in A's order
+    first: int | None  # index of the first of them with rows that part; absent: none
+    noise: list[str]  # runs that measured rounding
+    notes: list[str]
+
+    def table(self) -> Rows[TokenTap]:
+        return self.taps
+
+
+@dataclass(frozen=True)
 class Top(TableMixin):
     run: str
     step: int

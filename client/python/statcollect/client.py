@@ -16,7 +16,6 @@ from .answers import (
     DensityRow,
     DiffReport,
     EventRow,
-    GetTokensResponse,
     MemoryRow,
     RanksReport,
     Run,
@@ -24,6 +23,7 @@ from .answers import (
     ScalarRow,
     SeriesPoint,
     Status,
+    TokensReport,
     Top,
     WeightsReport,
 )
@@ -210,9 +210,9 @@ class Collector:
     def tokens(
         self, run_a: str, run_b: str, *, exact: bool = False, steps: str | None = None, map: str | None = None,  # noqa: A002
         noise: Sequence[str] = (),
-    ) -> GetTokensResponse:  # fmt: skip
+    ) -> TokensReport:  # fmt: skip
         """The first tap at which the same tokens part in two programs, such as a trainer and an engine."""
-        return self._one("tokens", GetTokensResponse, run_a=run_a, run_b=run_b, exact=exact, steps=steps, map=map, noise=noise)
+        return self._one("tokens", TokensReport, run_a=run_a, run_b=run_b, exact=exact, steps=steps, map=map, noise=noise)
 
     def density(
         self,
