@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstddef>
+#include <utility>
 
 #include "agent/host/cells.h"
 #include "agent/host/layout.h"
@@ -86,27 +87,30 @@ bool PlacesEach(AgentCells* agent) {
   return true;
 }
 
-// The library's answer, or -1 with an exception set.
+// The library's answer, or -1 with an exception set. While the GIL is released, another thread may
+// change the place.
 int CallLibrary(const PlaceCells& place, AgentCells* agent, long long handle, PyObject* structure) {
-  PyObject* function = place.held != 0 ? agent->native_observe : agent->native_observe_large;
+  const Owned function =
+      Owned::Shared(place.held != 0 ? agent->native_observe : agent->native_observe_large);
   const auto number = static_cast<uint32_t>(handle);
   auto* address = reinterpret_cast<void*>(agent->address);
-  if (place.held != 0 && function == observe_held.object) {
-    return observe_held.function(address, number, place.tensor, nullptr);
+  const statagent_tensor* tensor = place.tensor;
+  if (place.held != 0 && function.get() == observe_held.object) {
+    return observe_held.function(address, number, tensor, nullptr);
   }
-  if (function == observe_released.object) {
+  if (function.get() == observe_released.object) {
     int code = 0;
     Py_BEGIN_ALLOW_THREADS;
-    code = observe_released.function(address, number, place.tensor, nullptr);
+    code = observe_released.function(address, number, tensor, nullptr);
     Py_END_ALLOW_THREADS;
     return code;
   }
   const Owned key(PyLong_FromLongLong(handle));
   const Owned pointer(PyObject_GetAttr(structure, names().address));
   const Owned stream(PyObject_GetAttr(structure, names().stream));
-  if (!key || !pointer || !stream) return -1;
-  const Owned code(PyObject_CallFunctionObjArgs(function, agent->pointer, key.get(), pointer.get(),
-                                                stream.get(), nullptr));
+  if (!function || !key || !pointer || !stream) return -1;
+  const Owned code(PyObject_CallFunctionObjArgs(function.get(), agent->pointer, key.get(),
+                                                pointer.get(), stream.get(), nullptr));
   return code ? static_cast<int>(PyLong_AsLong(code.get())) : -1;
 }
 
@@ -114,13 +118,15 @@ int CallLibrary(const PlaceCells& place, AgentCells* agent, long long handle, Py
 Done TryObserve(PlaceCells* place, PyObject* owner, long long handle, PyObject* tensor) {
   AgentCells* agent = AsAgent(owner);
   if (agent == nullptr || agent->address == 0 || Missing(place->structure) ||
-      place->structure != place->kept || place->readable == 0 || handle < 0) {
+      place->structure != place->kept || place->readable == 0 || handle < 0 ||
+      Missing(agent->pointer) || Missing(agent->native_observe) ||
+      Missing(agent->native_observe_large)) {
     return Done::kNo;
   }
   if (PlacesEach(agent)) return Done::kNo;
   const Owned structure(std::exchange(place->structure, nullptr));  // another thread makes its own
   void* data = MemoryOf(place->layout, tensor);
-  if (data == nullptr) return Done::kNo;
+  if (data == nullptr || place->kept != structure.get()) return Done::kNo;
   place->tensor->data = data;
   const int code = CallLibrary(*place, agent, handle, structure.get());
   if (code == -1 && PyErr_Occurred() != nullptr) return Done::kFailed;
