@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ._compile import tracing
 from ._native import host, library, session
-from ._runtime import by_hand, failures, process, variables
+from ._runtime import by_hand, failures, process, trackers, variables
 from ._runtime.agent import Agent
 from ._runtime.current import current_agent, running_agent, set_current_agent
 from ._runtime.forking import SharedLock
@@ -72,7 +72,7 @@ def init(
 ) -> Agent:
     """Starts this process's agent. An argument that is None comes from the environment variable STATAGENT_<NAME>, else it has its default.
 
-    run: the run's name; the only argument without a default.
+    run: the run's name. Without one here or in STATAGENT_RUN, that of an active run of W&B, MLflow or Trackio in this process.
     collector: HOST:PORT of statcollectord (default 127.0.0.1:7433).
     if_exists: "error" (default), "replace" or "append", for a run that has data.
     config: nested mapping, stored flattened with dots; merged over STATAGENT_CONFIG, which is a JSON object or @FILE with one.
@@ -102,6 +102,8 @@ def init(
 
     Raises InvalidArgumentError for an argument that cannot be used, RunExistsError if the run has data and if_exists is "error",
     CollectorUnavailableError if `required` and no collector answers, StatagentError if an agent is already running."""
+    if run is None and not os.environ.get("STATAGENT_RUN"):
+        run = trackers.name_of(trackers.active())
     texts = {
         "run": run, "collector": collector, "if_exists": if_exists, "launch": launch, "steps": steps, "spill_limit": spill_limit,
         "project": project, "ranks": ranks, "ring": ring,

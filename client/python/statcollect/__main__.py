@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 
 USAGE = """Usage: python -m statcollect demo [--steps N] [--bug-step N] [--keep DIR] [--no-wait]
+       python -m statcollect publish TRACKER RUN_A RUN_B
 
-  demo   trains a small network on two ranks three times, once with a mistake, and finds it: a few seconds
+  demo     trains a small network on two ranks three times, once with a mistake, and finds it: a few seconds
+  publish  compares two runs and writes the verdict to the second one's run in wandb, mlflow or trackio
 
 The collector and its command line are commands of their own: statcollectord, statctl."""
 
@@ -21,10 +23,16 @@ def main() -> int:
         from .bridges.mcp_server import main as mcp
 
         return mcp(arguments[1:])
+    if arguments[:1] == ["publish"]:
+        from .bridges.trackers import main as publish
+
+        return publish(arguments[1:])
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0
-    print(f"python -m statcollect: '{arguments[0]}' is not a command; expected demo; see --help", file=sys.stderr)
+    print(
+        f"python -m statcollect: '{arguments[0]}' is not a command; expected demo or publish; see --help", file=sys.stderr
+    )
     return 2
 
 

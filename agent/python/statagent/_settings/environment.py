@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from .._runtime import trackers
+
 VALUE_MAX = 512
 VARIABLES_MAX = 200
 GIT_SECONDS = 0.9  # all calls of git together
@@ -57,9 +59,24 @@ def process_checklist(entries_max: int = 1000) -> dict[str, str]:
         "platform": platform.platform(),
         "command_line": shlex.join(sys.argv),
     }
-    for part in (package_versions, variables, git_state, processor, torch_state, random_state, library_versions, gpus):
+    for part in (
+        package_versions,
+        variables,
+        git_state,
+        processor,
+        torch_state,
+        random_state,
+        library_versions,
+        gpus,
+        tracker_runs,
+    ):
         found.update(_guarded(part))
     return dict(list(found.items())[:entries_max])
+
+
+def tracker_runs() -> dict[str, str]:
+    """The active runs of trackers: where `python -m statcollect publish` writes the verdict."""
+    return trackers.settings_of(trackers.active())
 
 
 def text(value: Any) -> str:

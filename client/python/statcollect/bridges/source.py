@@ -39,14 +39,15 @@ def run_name(name: str) -> str:
 class Source:
     """Connects when it is asked, and again after the collector was away. Thread-safe."""
 
-    def __init__(self, http: str | None, statctl: str | None) -> None:
-        self._http, self._statctl = http, statctl
+    def __init__(self, address: str | None, statctl: str | None) -> None:
+        """address: as statcollect.connect takes it; statctl: path of that program."""
+        self._address, self._statctl = address, statctl
         self._connected: client.Collector | None = None
 
     def ask(self, query: Callable[[client.Collector], T]) -> T:
         """The answer to a query. Raises the errors of statcollect.errors."""
         try:
-            connected = self._connected or client.connect(http=self._http, timeout=QUERY_SECONDS)
+            connected = self._connected or client.connect(self._address, timeout=QUERY_SECONDS)
             self._connected = connected
             return query(connected)
         except CollectorUnavailableError as error:
