@@ -131,7 +131,9 @@ def test_the_verdict_goes_to_wandb_as_summary_and_note(recorded: Collector, vari
     assert kept["summary"]["statcollect.verdict"] == "DIVERGED" and "step 2" in kept["summary"]["statcollect.headline"]
     assert kept["summary"]["statcollect.link"] == f"http://{recorded.http}/?view=compare&a=plain&b=Fine-run-7"
     first, second = kept["notes"].splitlines()
-    assert first == "mine" and second.startswith("statcollect, Fine-run-7 against plain: DIVERGED (possible) at step 2"), "not once per call"
+    assert first == "mine" and second.startswith("statcollect, Fine-run-7 against plain: DIVERGED (possible) at step 2"), (
+        "not once per call"
+    )
 
 
 def test_the_verdict_goes_to_mlflow_as_tags_and_note(recorded: Collector, variables: dict[str, str]) -> None:
