@@ -60,13 +60,13 @@ class Case:
 
 TP, SP, CP, DP, EP, PP = {"tp": 2}, {"tp": 2, "sequence": True}, {"cp": 2}, {"dp": 2}, {"dp": 2}, {"stages": 2}
 MOE = {"experts": True}
-ANY = (("weight_grad", "*"), ("grad_output", "*"))  # a wrong scale of the loss: all gradients
+ANY = (("weight_grad", "*"), ("grad_output", "*"), ("scalar", "loss"))  # a wrong scale of the loss: all gradients
 MEGATRON, TTRACE = "Megatron-LM", "TTrace"
 
 CASES = [
     Case("label_smoothing", f"{MEGATRON}#7452 (1), #737", "smoothing uses the mean of this rank's columns", TP, (("output", "criterion"),), {"smoothing": 0.1}),
     Case("whole_logits", f"{MEGATRON}#7452 (2)", "a loss for cut logits gets gathered ones: log 2 too high", TP, (("output", "criterion"),), {"whole_logits": True}),
-    Case("second_head_mean", f"{MEGATRON}#7452 (3)", "the loss of a second head is a mean over each rank's own tokens", DP, (("weight_grad", "head2.weight"), ("grad_output", "head2"), ("grad_output", "criterion2")), {"second": True}),
+    Case("second_head_mean", f"{MEGATRON}#7452 (3)", "the loss of a second head is a mean over each rank's own tokens", DP, (("weight_grad", "head2.weight"), ("grad_output", "head2"), ("grad_output", "criterion2"), ("scalar", "loss")), {"second": True}),
     Case("saved_group", f"{MEGATRON}#7452 (4)", "parts of a saved activation are gathered from another replica", {"tp": 2, "dp": 2}, (("weight_grad", "blocks.*.mlp.fc1.weight"),)),
     Case("sink_norm", f"{MEGATRON}#7452 (8)", "clipping counts the softmax's learnt entries of one rank only", TP, (*ANY, ("scalar", "norm_before_clipping")), {"clip": 0.5}),
     Case("balance_count", f"{MEGATRON}#7452 (10)", "the router's auxiliary loss is scaled by the tokens of all ranks", SP, (("weight_grad", "blocks.1.mlp.router.weight"), ("grad_output", "blocks.1.mlp.router")), MOE),

@@ -56,7 +56,7 @@ class Answer:
         root = self.root
         if root is None or verdict_of(self.faulty) != "diverged" or root["step"] != self.case.step:
             return False
-        return any(root["kind"] == kind and fnmatchcase(root["activation"], name) for kind, name in self.case.acts)
+        return any((root["kind"] or "scalar") == kind and fnmatchcase(root["activation"], name) for kind, name in self.case.acts)
 
 
 def root_of(report: dict[str, Any]) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ def tables(answers: list[Answer]) -> str:
     ]
     for answer in answers:
         root, case = answer.root, answer.case
-        where = f"{root['kind']} `{root['activation']}`" if root else verdict_of(answer.faulty)
+        where = f"{root['kind'] or 'scalar'} `{root['activation']}`" if root else verdict_of(answer.faulty)
         at = f", step {root['step']}" if root and root["step"] else ""
         clean = "" if answer.quiet else f"; **without the bug {verdict_of(answer.clean)}**"
         lines.append(

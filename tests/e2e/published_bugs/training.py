@@ -132,9 +132,8 @@ def layouts(setup: Setup, net: Net) -> dict[str, Any] | None:
         said |= dict.fromkeys(("*.qkv", "*.fc1", "head", "head2"), statagent.shard(-1, tp)) | {
             "*.head_norm": statagent.shard(2, tp)
         }
-        if setup.whole_logits:
-            del said["head"]
-    said |= dict.fromkeys(("*.weight", "*.bias", "*.sink", "*.mlp.first*", "*.mlp.second*"), statagent.replicate())
+    replicas = dict.fromkeys(("*.weight", "*.bias", "*.sink", "*.mlp.first*", "*.mlp.second*"), statagent.replicate())
+    said |= {pattern: layout for pattern, layout in replicas.items() if pattern not in said}
     along = grid.cp if grid.cp.size > 1 else setup.between
     if grid.tp.size > 1 and grid.cp.size > 1:
         along = c.Axis()  # activations are cut in two dimensions, which no rule says
@@ -174,7 +173,7 @@ def train(options: dict[str, Any], run: str, steps: int) -> None:
             statagent.log_scalar("norm_before_clipping", clip(setup, net))
         statagent.log_scalar("loss", float(c.total(loss, setup.grid.cp)))
         optimizer.step()
-        if setup.zero:
+        if setup.zero and setup.grid.dp.size > 1:
             hand_out(setup, net)
         net.zero_grad()
     statagent.close(timeout=20)
