@@ -78,10 +78,10 @@ void RemarkOnPlace(Session& session, const char* which, const Training& training
   std::string variables;
   for (const auto& [name, value] : training.environment)
     variables += fmt::format(" {}={}", name, ShellWord(value));
-  session.Remark(fmt::format(
-      "{}: as '{}' was recorded, in {}; the environment is that of this shell{}{}: {}", which,
-      training.run, Printable(training.folder), variables.empty() ? "" : ", but for", variables,
-      CommandText(training.command)));
+  session.Remark(
+      fmt::format("{}: as '{}' was recorded, in {}; the environment is that of this shell{}{}: {}",
+                  which, training.run, Printable(training.folder),
+                  variables.empty() ? "" : ", but for", variables, CommandText(training.command)));
 }
 
 // The commands are the collector's words; whoever may write a run chose them.

@@ -7,9 +7,9 @@
 
 #include <fmt/format.h>
 
+#include "common/loss_names.h"
 #include "common/names.h"
 #include "common/text.h"
-#include "common/loss_names.h"
 
 namespace statcollect::alarms {
 namespace {

@@ -53,7 +53,9 @@ SCRIPT = textwrap.dedent("""
 class Trained:
     """A training that has ended; its own values lie in `values`."""
 
-    def __init__(self, collector: Collector, folder: Path, run: str, fault: str, ranks: int = 0, **env: str) -> None:
+    def __init__(
+        self, collector: Collector, folder: Path, run: str, fault: str, env: dict[str, str] | None = None, ranks: int = 0
+    ) -> None:
         self.values = folder / f"values-{run}"
         self.values.mkdir()
         script = folder / "train.py"
@@ -63,7 +65,7 @@ class Trained:
         with self.out.open("w") as out:
             process = start_python(
                 torchrun(ranks, *command)[1:] if ranks else command,
-                env={**collector.environment(STATAGENT_RUN=run), **env},
+                env={**collector.environment(STATAGENT_RUN=run), **(env or {})},
                 stdout=out,
                 stderr=out,
             )
@@ -94,7 +96,7 @@ def told(collector: Collector, run: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("fault", "cause"), [("spike", "loss_spike"), ("nan", "nan")])
 def test_a_spike_leaves_the_steps_before_it(collector: Collector, tmp_path: Path, fault: str, cause: str) -> None:
-    trained = Trained(collector, tmp_path, "broken", fault, STATAGENT_RING="3,4MiB")
+    trained = Trained(collector, tmp_path, "broken", fault, {"STATAGENT_RING": "3,4MiB"})
     assert trained.code == 0, trained.out.read_text()
     (event, *_) = told(collector, "broken")
     assert event["step"] == 25 and cause in event["fields"]["cause"].split(","), event
@@ -109,7 +111,7 @@ def test_a_spike_leaves_the_steps_before_it(collector: Collector, tmp_path: Path
 
 def test_without_a_ring_nothing_is_kept_and_without_a_spike_nothing_is_written(collector: Collector, tmp_path: Path) -> None:
     for run, fault, ring in (("off", "spike", {}), ("quiet", "none", {"STATAGENT_RING": "3,4MiB"})):
-        trained = Trained(collector, tmp_path, run, fault, **ring)
+        trained = Trained(collector, tmp_path, run, fault, ring)
         assert trained.code == 0, trained.out.read_text()
         assert captured(collector, run) == [] and told(collector, run) == []
 
@@ -117,7 +119,7 @@ def test_without_a_ring_nothing_is_kept_and_without_a_spike_nothing_is_written(c
 def test_a_killed_process_leaves_its_last_steps(collector: Collector, tmp_path: Path) -> None:
     spilled = tmp_path / "spill"
     env = {"STATAGENT_RING": "3,4MiB", "STATAGENT_SPILL_DIR": str(spilled)}
-    trained = Trained(collector, tmp_path, "killed", "kill", **env)
+    trained = Trained(collector, tmp_path, "killed", "kill", env)
     assert trained.code == -signal.SIGKILL, trained.out.read_text()
     (left,) = spilled.glob("*.ring")
     assert left.stat().st_mode & 0o777 == 0o600
@@ -139,7 +141,7 @@ def test_a_killed_process_leaves_its_last_steps(collector: Collector, tmp_path: 
 
 def test_a_damaged_ring_file_is_refused_and_kept(collector: Collector, tmp_path: Path) -> None:
     env = {"STATAGENT_RING": "3,4MiB", "STATAGENT_SPILL_DIR": str(tmp_path / "spill")}
-    Trained(collector, tmp_path, "killed", "kill", **env)
+    Trained(collector, tmp_path, "killed", "kill", env)
     (left,) = (tmp_path / "spill").glob("*.ring")
     whole = left.read_bytes()
     for damage, message in (
@@ -160,12 +162,12 @@ def test_a_damaged_ring_file_is_refused_and_kept(collector: Collector, tmp_path:
 
 def test_an_agent_that_ends_takes_its_ring_file_with_it(collector: Collector, tmp_path: Path) -> None:
     env = {"STATAGENT_RING": "3,4MiB", "STATAGENT_SPILL_DIR": str(tmp_path / "spill")}
-    assert Trained(collector, tmp_path, "whole", "none", **env).code == 0
+    assert Trained(collector, tmp_path, "whole", "none", env).code == 0
     assert list((tmp_path / "spill").iterdir()) == []
 
 
 def test_of_two_ranks_the_one_with_the_spike_writes(collector: Collector, tmp_path: Path) -> None:
-    trained = Trained(collector, tmp_path, "two", "spike", ranks=2, STATAGENT_RING="3,4MiB")
+    trained = Trained(collector, tmp_path, "two", "spike", {"STATAGENT_RING": "3,4MiB"}, ranks=2)
     assert trained.code == 0, trained.out.read_text()
     wait_until(lambda: captured(collector, "two"), what="captures")
     rows = captured(collector, "two")

@@ -7,9 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "common/loss_names.h"
 #include "server/query/answers/message_parts.h"
 #include "server/query/event_kinds.h"
-#include "common/loss_names.h"
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
 #include "statcollect/v1/query.pb.h"

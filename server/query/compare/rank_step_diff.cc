@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "common/loss_names.h"
 #include "server/query/compare/column_diff.h"
 #include "server/query/compare/detailed_comparison.h"
 #include "server/query/compare/fused_pair.h"
@@ -12,7 +13,6 @@
 #include "server/query/compare/loss_diff.h"
 #include "server/query/compare/pair_judge.h"
 #include "server/query/compare/step_distances.h"
-#include "common/loss_names.h"
 
 namespace statcollect::query {
 namespace {

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "common/loss_names.h"
 #include "common/names.h"
 #include "common/placement.h"
 #include "common/saturating.h"
@@ -15,7 +16,6 @@
 #include "common/text.h"
 #include "server/query/logical/cut.h"
 #include "server/query/logical/logical_scan.h"
-#include "common/loss_names.h"
 
 namespace statcollect::query {
 namespace {

@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "common/loss_names.h"
 #include "common/names.h"
 #include "common/step_set.h"
 #include "common/thread_annotations.h"
-#include "common/loss_names.h"
 #include "server/query/noise/noise_profile.h"
 #include "server/query/noise/noise_repeats.h"
 #include "server/query/parallel.h"

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <set>
 
-#include "server/query/compare/loss_diff.h"
 #include "common/loss_names.h"
+#include "server/query/compare/loss_diff.h"
 
 namespace statcollect::query {
 namespace {

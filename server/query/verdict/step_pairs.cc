@@ -4,10 +4,10 @@
 #include <map>
 #include <utility>
 
+#include "common/loss_names.h"
 #include "server/query/compare/distance.h"
 #include "server/query/compare/loss_diff.h"
 #include "server/query/compare/step_order.h"
-#include "common/loss_names.h"
 
 namespace statcollect::query {
 namespace {

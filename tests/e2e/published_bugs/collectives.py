@@ -79,7 +79,7 @@ class _Both(torch.autograd.Function):
         return forth(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         return ctx.back(gradient), None, None
 
 

@@ -32,7 +32,7 @@ def train(options: dict[str, Any], run: str, steps: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, foreach=False)
     statagent.init(run=run, if_exists="replace", launch=f"{run}-1")
     said = None if dp.size == 1 else {"*.weight": statagent.replicate(), "*.bias": statagent.replicate()}
-    statagent.watch(model, optimizer=optimizer, **({} if said is None else {"layouts": said}))
+    statagent.watch(model, optimizer=optimizer, layouts=said)
     for step in range(steps):
         inputs, targets = (c.own(each, 0, dp) for each in batch_of(size, step))
         total = torch.zeros(())
@@ -47,7 +47,8 @@ def train(options: dict[str, Any], run: str, steps: int) -> None:
                 total += torch.stack(losses).detach().sum()
         if bug == "divided_again":
             for parameter in model.parameters():
-                parameter.grad /= MICRO_BATCHES  # type: ignore[operator]
+                assert parameter.grad is not None
+                parameter.grad.div_(MICRO_BATCHES)
         _reduce(model, grid, tied, bug)
         if stage == 1:
             statagent.log_scalar(
@@ -97,7 +98,7 @@ def _schedule(model: Gpt, grid: Grid, bug: str | None) -> Any:
 def _reduce(model: Gpt, grid: Grid, tied: bool, bug: str | None) -> None:
     """Means over the data-parallel ranks, and the sum of a table that both stages have."""
     parameters: list[nn.Parameter] = list(model.parameters())
-    table = None if not tied else model.tokens.weight if grid.tp.rank == 0 else model.head.weight
+    table: Any = None if not tied else model.tokens.weight if grid.tp.rank == 0 else model.head.weight
     if table is not None and bug != "tied_after_scatter":
         _sum(table, grid.tp)
     if bug != "tied_after_scatter":

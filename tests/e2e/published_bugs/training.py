@@ -163,7 +163,7 @@ def train(options: dict[str, Any], run: str, steps: int) -> None:
     optimizer = torch.optim.AdamW(mine, lr=3e-3, foreach=False)
     statagent.init(run=run, if_exists="replace", launch=f"{run}-1")
     said = layouts(setup, net)
-    statagent.watch(net, optimizer=optimizer, **({} if said is None else {"layouts": said}))
+    statagent.watch(net, optimizer=optimizer, layouts=said)
     for step in range(steps):
         parts = part_of(setup, batch_of(step))
         loss = loss_of(setup, net, parts)

@@ -102,10 +102,10 @@ TEST_F(TokenFileTest, TheCollectorsFileIsWrittenForItsOwnerAndReadBack) {
   const std::string path = folder_ + "/tokens";
   const auto add = [](TokenRecords& records) {
     access::TokenRecord record{.digest = access::DigestOf(kGood),
-                       .created = 7,
-                       .expires = 9,
-                       .revoked = {},
-                       .project = "vision"};
+                               .created = 7,
+                               .expires = 9,
+                               .revoked = {},
+                               .project = "vision"};
     record.scopes.Add(access::Scope::kDelete);
     records.emplace("0123456789ab", record);
     return Status::Ok();

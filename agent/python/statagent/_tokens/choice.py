@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+
+
+class Steps(Protocol):
+    """What _watch/steps.py has: a set of numbers."""
+
+    def __contains__(self, number: int, /) -> bool: ...
 
 
 class Choice:
     """Positions of tokens in their sequence; None: all."""
 
-    def __init__(self, positions: Container[int] | None) -> None:
+    def __init__(self, positions: Steps | None) -> None:
         self._chosen = positions
         self._known: Any = np.zeros(0, dtype=bool)  # of positions from 0
 

@@ -65,7 +65,7 @@ def find_tokens(arguments: Mapping[str, Any], cached: int) -> Tokens | None:
     Copies ids, mask and positions to the CPU: one wait for a GPU."""
     ids = _ids(arguments)
     if ids is None:
-        embeddings = arguments.get(_EMBEDDINGS)
+        embeddings: Any = arguments.get(_EMBEDDINGS)
         if not _is_tensor(embeddings) or embeddings.dim() not in (2, 3):
             return None
         shape = tuple(embeddings.shape[:-1])

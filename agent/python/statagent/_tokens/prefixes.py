@@ -72,10 +72,11 @@ class Prefixes:
     def keep(self, cache: Any, keyed: Keyed, logits: Any) -> None:
         """After the pass: the cache holds its tokens too. logits: of each sequence's last token; None if not known."""
         held, tokens = keyed.held, keyed.tokens
-        parts = [keyed.keys, keyed.positions, tokens.live]
+        keys, positions, live = keyed.keys, keyed.positions, tokens.live
         if held is not None:
-            parts = [np.concatenate(pair, axis=1) for pair in zip((held.keys, held.positions, held.live), parts)]
-        found = _Held(*parts, logits=logits)
+            pairs = ((held.keys, keys), (held.positions, positions), (held.live, live))
+            keys, positions, live = (np.concatenate(pair, axis=1) for pair in pairs)
+        found = _Held(keys, positions, live, logits=logits)
         count = found.keys.shape[1]
         found.values = _last_values(cache, count, count)
         self._held[cache] = found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from .._runtime.agent import Agent
 from .._runtime.log import warn_once
 from .._torch.autograd import in_backward
 from .._torch.modules import INERT_COPY, Named
-from .choice import Choice
+from .choice import Choice, Steps
 from .inputs import Arguments, find_cache, find_tokens
 from .logprobs import LOGPROB, find_logits, log_probabilities
 from .prefixes import Keyed, Prefixes
@@ -84,7 +83,7 @@ def _stream(output: Any) -> Any:
 class TokenHooks:
     """Of one watched model."""
 
-    def __init__(self, agent: Agent, root: Any, modules: list[Named], choice: Choice, steps: Container[int], passes: Any) -> None:
+    def __init__(self, agent: Agent, root: Any, modules: list[Named], choice: Choice, steps: Steps, passes: Any) -> None:
         self._agent, self._choice, self._steps, self._passes = agent, choice, steps, passes
         self._recorder, self._prefixes, self._arguments = Recorder(agent), Prefixes(), Arguments(root)
         self._keyed: Keyed | None = None

@@ -36,7 +36,7 @@ def scheduled_positions(runner: Any) -> Any:
     """Of the batch that the runner has prepared, and for each request the one after: without a wait for a GPU."""
     batch = runner.input_batch
     count = int(batch.num_reqs)
-    lengths = np.diff(np.array(runner.query_start_loc.np[: count + 1], dtype=np.int64)) + 1
+    lengths: Any = np.diff(np.array(runner.query_start_loc.np[: count + 1], dtype=np.int64)) + 1
     first = np.array(batch.num_computed_tokens_cpu[:count], dtype=np.int64)
     return np.repeat(first - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
 

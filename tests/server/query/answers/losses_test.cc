@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "server/query/answers/losses.h"
 #include "common/loss_names.h"
+#include "server/query/answers/losses.h"
 #include "tests/server/query/ask.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"
