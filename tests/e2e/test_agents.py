@@ -195,7 +195,9 @@ def test_answers_are_those_of_statctl(recorded: Collector, agent: Agent) -> None
     assert not weights["arrived"] and len(weights["others"]) == 3
     assert [item["key"] for item in agent.call("config", run_a=a, run_b=b)["settings"]] == ["module.blocks.*.ln1.eps"]
     assert agent.call("ranks", run=a)["verdict"] == "incomparable"
-    assert (agent.call("alarms", run=a)["alarms"], agent.call("values", run=a)["captured"]) == ([], [])
+    raised = [event["text"] for event in recorded.json("events", a)["records"] if event["origin"] == "collector"]
+    assert [alarm["text"] for alarm in agent.call("alarms", run=a)["alarms"]] == raised
+    assert agent.call("values", run=a)["captured"] == []
 
 
 TYPED = "import statagent, torch; statagent.init(run='typed'); statagent.inspect('x', torch.ones(3)); statagent.close()"
