@@ -9,7 +9,7 @@ namespace statcollect::host {
 namespace {
 
 // Grows with every change of what Python and the extension expect of each other (_native/host.py).
-constexpr int kInterface = 1;
+constexpr int kInterface = 2;
 
 PyModuleDef definition{.m_base = PyModuleDef_HEAD_INIT,
                        .m_name = "statagent_host",

@@ -204,6 +204,25 @@ PyObject* UseLibrary(PyObject*, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
+// observe_each(agent, items): records each (handle, place, tensor) of a list.
+PyObject* ObserveEach(PyObject*, PyObject* arguments) {
+  PyObject* agent = nullptr;
+  PyObject* items = nullptr;
+  if (PyArg_UnpackTuple(arguments, "observe_each", 2, 2, &agent, &items) == 0) return nullptr;
+  for (Py_ssize_t i = 0; i < PyList_Size(items); ++i) {
+    const Owned item = Owned::Shared(PyList_GetItem(items, i));
+    long long handle = -1;
+    PyObject* place = nullptr;
+    PyObject* tensor = nullptr;
+    if (!item || PyArg_ParseTuple(item.get(), "LOO", &handle, &place, &tensor) == 0 ||
+        !ObserveAt(place, agent, handle, tensor)) {
+      return nullptr;
+    }
+  }
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  Py_RETURN_NONE;
+}
+
 PyObject* ReadByMethodsFunction(PyObject*, PyObject* always) {
   ReadByMethods(PyObject_IsTrue(always) == 1);
   Py_RETURN_NONE;
@@ -222,6 +241,7 @@ std::array place_methods{
 };
 std::array functions{
     PyMethodDef{"use_library", UseLibrary, METH_VARARGS, nullptr},
+    PyMethodDef{"observe_each", ObserveEach, METH_VARARGS, nullptr},
     PyMethodDef{"read_by_methods", ReadByMethodsFunction, METH_O, nullptr},
     PyMethodDef{},
 };

@@ -17,7 +17,7 @@ from ..errors import LibraryNotFoundError
 from . import library
 
 NAME = "statagent_host"
-INTERFACE = 1  # kInterface of agent/host/module.cc: grows with every change of what the two expect of each other
+INTERFACE = 2  # kInterface of agent/host/module.cc: grows with every change of what the two expect of each other
 
 
 class WatchCells:
@@ -60,6 +60,12 @@ class HookCells:
         return False
 
 
+def observe_each(agent: Any, items: list[tuple[int, Any, Any]]) -> None:
+    """Agent.observe_at for each handle, place and tensor."""
+    for handle, place, tensor in items:
+        agent.observe_at(place, handle, tensor)
+
+
 GradientOf: Callable[[Any, Any, int], Any] | None = None  # as _GradientOf of module_hooks.py
 
 
@@ -83,7 +89,7 @@ def _load() -> Any:
 
 extension = _load()
 if extension is not None:
-    for _name in ("WatchCells", "AgentCells", "ClockCells", "PassCells", "PlaceCells", "HookCells", "GradientOf"):
+    for _name in ("WatchCells", "AgentCells", "ClockCells", "PassCells", "PlaceCells", "HookCells", "GradientOf", "observe_each"):
         globals()[_name] = getattr(extension, _name)
 
 

@@ -62,7 +62,9 @@ class OptimizerHooks:
         self._removables = self._attach(optimizer)
         self._plain = plain_tensor_types()
         self._places: dict[tuple[int, str, str], Place] = {}  # by parameter, kind and path
+        self._entries: dict[tuple[int, str, str, int], tuple[str, int, Place]] = {}  # as _entry returns them, with the name
         self._list: list[tuple[int, Place, Any]] = []  # handles, places and tensors for one call of the library
+        self._each: list[tuple[int, Place, Any]] = []  # those that are observed one by one
         self.on_phase: Callable[[str], None] | None = None  # called with "pre_optimizer", "post_optimizer"; must not raise
         self.before_update: list[Callable[[Any], None]] = []  # called with the optimizer before each update; must not raise
         self.zooms: list[Any] = []  # of zoom_regions: told when an update begins and ends; must not raise
@@ -260,23 +262,35 @@ class OptimizerHooks:
     def _record(self, named: Named, kind: str, path: str, tensor: Any) -> None:
         agent = self._agent
         try:
-            call = agent.clock.optimizers.counts.get(self._key, 0)
-            handle = agent.intern(named.name, kind, path, 0, call, "train", named.parent, named.class_name, named.depth)
+            handle, place = self._entry(named, kind, path)
         except Exception as error:
             agent.refuse(str(error), named.name, kind)
             return
         if type(tensor) not in self._plain:
             agent.observe_handle(handle, tensor)
             return
-        key = (id(named), kind, path)
-        place = self._places.get(key) or self._places.setdefault(key, Place())
         if goes_in_list(tensor):
             self._list.append((handle, place, tensor))
-        else:
+        elif path == "update":  # a copy, which is not kept longer than needed
             agent.observe_at(place, handle, tensor)
+        else:
+            self._each.append((handle, place, tensor))
+
+    def _entry(self, named: Named, kind: str, path: str) -> tuple[int, Place]:
+        """Handle and place of what is recorded of a parameter in this update. Raises StatagentError."""
+        call = self._clock.optimizers.counts.get(self._key, 0)
+        found = self._entries.get((id(named), kind, path, call))
+        if found is None or found[0] != named.name:  # another parameter may have the number of one that is gone
+            handle = self._agent.intern(named.name, kind, path, 0, call, "train", named.parent, named.class_name, named.depth)
+            place = self._places.setdefault((id(named), kind, path), Place())
+            found = self._entries[(id(named), kind, path, call)] = named.name, handle, place
+        return found[1], found[2]
 
     def _observe_list(self) -> None:
         """Sends the collected tensors to the library, and releases them."""
+        if self._each:
+            items, self._each = self._each, []
+            self._agent.observe_each(items)
         if self._list:
             items, self._list = self._list, []
             self._agent.observe_list(items)
