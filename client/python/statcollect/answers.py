@@ -782,6 +782,8 @@ class TokenPlace:
 
 @dataclass(frozen=True)
 class TokenTap:
+    """A module's output, or log-probabilities, for the tokens that both runs have."""
+
     tap: str
     tap_b: str  # B's name; empty: the same
     dtype_a: str  # "f32"

@@ -486,6 +486,24 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description The first tap at which the same tokens part in two programs, such as a trainer and an engine (docs/tokens.md). */
+        get: operations["getGetTokens"];
+        put?: never;
+        /** @description The first tap at which the same tokens part in two programs, such as a trainer and an engine (docs/tokens.md). */
+        post: operations["postGetTokens"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/top": {
         parameters: {
             query?: never;
@@ -1353,6 +1371,44 @@ export interface components {
             uptime_seconds: number;
             version: string;
         };
+        GetTokensRequest: {
+            /** @description any other bit counts */
+            exact?: boolean | null;
+            /** @description rules or a built-in map of taps of A to taps of B (docs/maps.md); empty: none */
+            map?: string | null;
+            /** @description repeats of A, whose rows measure rounding; empty: A's twins. Twins of B are always used */
+            noise?: string[];
+            run_a: string;
+            run_b: string;
+            /** @description "0-9,20"; empty: all */
+            steps?: string | null;
+        };
+        GetTokensResponse: {
+            /** @description whether the comparison is valid */
+            comparable: components["schemas"]["TokenCheck"][];
+            /** @description as asked */
+            exact: boolean;
+            /** @description index of the first of them with rows that part; absent: none */
+            first: number | null;
+            /** @description why the runs are incomparable, and what to do */
+            message: string;
+            /** @description runs that measured rounding */
+            noise: string[];
+            notes: string[];
+            run_a: string;
+            run_b: string;
+            /** @description that both have, in A's order */
+            taps: components["schemas"]["TokenTap"][];
+            /** @description distinct tokens in both */
+            tokens: number;
+            tokens_only_a: number;
+            tokens_only_b: number;
+            /**
+             * @description identical: every compared record is equal (bit for bit, if without_hash is 0), and nothing is unmatched; incomparable: nothing to compare; `message` says why
+             * @enum {unknown}
+             */
+            verdict: "identical" | "within_tolerance" | "diverged" | "incomparable" | null;
+        };
         GetTopRequest: {
             /** @description unspecified: l2 */
             by?: ("l2" | "l1" | "absmax" | "rms" | "std" | "mean" | "max" | "min" | "nan" | "inf" | "zero_fraction" | "numel" | "update_ratio" | "exponent_loss") | null;
@@ -1992,7 +2048,7 @@ export interface components {
             /** @description Ids of activations and layouts are those of the launch and rank. Definitions come once in the stream, before their first use, dense from 0. */
             records: components["schemas"]["Records"] | null;
         };
-        /** @description Records of one rank of one launch, numbered in the order stats, scalars, events, memory, densities, settings, steps, captures, exponents. */
+        /** @description Records of one rank of one launch, numbered in the order stats, scalars, events, memory, densities, settings, steps, captures, exponents, tokens. */
         Records: {
             /** @description first used here */
             activations: components["schemas"]["ActivationDef"][];
@@ -2007,6 +2063,7 @@ export interface components {
             settings: components["schemas"]["Setting"][];
             stats: components["schemas"]["StatColumns"] | null;
             steps: components["schemas"]["StepEnd"][];
+            tokens: components["schemas"]["TokenRows"][];
         };
         /** @description State of automatic removal, as of its last look (every minute). */
         Retention: {
@@ -2255,6 +2312,81 @@ export interface components {
         StepRange: {
             first: number;
             last: number;
+        };
+        TokenCheck: {
+            /** @description "tokens", "taps", "weights", "dtype", "repeated" */
+            check: string;
+            detail: string;
+            ok: boolean;
+        };
+        TokenPlace: {
+            /** @description norm of A's row; of one column, its value */
+            a: number | ("NaN" | "Infinity" | "-Infinity");
+            b: number | ("NaN" | "Infinity" | "-Infinity");
+            /** @description hash of the token and all before it */
+            key: string;
+            /** @description in its sequence, as A recorded it */
+            position: number;
+            rank_a: number;
+            rank_b: number;
+            step_a: number;
+            step_b: number;
+        };
+        /** @description What a tap had for some tokens (docs/tokens.md): one row of a matrix for each. Columns have n entries unless stated otherwise. */
+        TokenRows: {
+            /** @description n-th call of the tap in the step, from 0 */
+            call: number;
+            /** @description components of each row */
+            columns: number;
+            /**
+             * @description Element type of a tensor.; f8e4m3: "fn" variant; c64: two f32; c128: two f64
+             * @enum {unknown}
+             */
+            dtype: "f64" | "f32" | "f16" | "bf16" | "f8e4m3" | "f8e5m2" | "i8" | "i16" | "i32" | "i64" | "u8" | "u16" | "u32" | "u64" | "bool" | "c64" | "c128" | null;
+            /** @description the rows are a part, from here on, of longer ones, whose other parts other ranks have */
+            first_column: number;
+            /** @description content hash of the row, as of a tensor with one dimension */
+            hash: string[];
+            /** @description of the token and everything before it (agent/stats/rows.h); at most 4096 */
+            key: string[];
+            /** @description NaN: some components are not finite */
+            l2: (number | ("NaN" | "Infinity" | "-Infinity"))[];
+            /** @description of the token in its sequence, from 0 */
+            position: number[];
+            /** @description 8 n: sums of the row's components with signs; of a row of one column, the first is its value */
+            sketch: (number | ("NaN" | "Infinity" | "-Infinity"))[];
+            step: number;
+            /** @description a module's path, or "logprob": log-probabilities of the next token, of one column */
+            tap: string;
+        };
+        /** @description A module's output, or log-probabilities, for the tokens that both runs have. */
+        TokenTap: {
+            /** @description components of a row; 1: a value, such as a log-probability */
+            columns: number;
+            /** @description B's; 0: as many */
+            columns_b: number;
+            /** @description the largest relative distance; of values, relative to their size or 1 */
+            distance: number | ("NaN" | "Infinity" | "-Infinity");
+            /** @description of these, beyond the limit; if exact, not equal */
+            diverged: number;
+            /** @description "f32" */
+            dtype_a: string;
+            dtype_b: string;
+            /** @description of these, bit for bit */
+            equal: number;
+            /** @description of those beyond the limit, the one of the lowest position; absent: none */
+            first: components["schemas"]["TokenPlace"] | null;
+            /** @description absent: all are equal */
+            furthest: components["schemas"]["TokenPlace"] | null;
+            /** @description up to which a distance counts as rounding; 0 if exact */
+            limit: number | ("NaN" | "Infinity" | "-Infinity");
+            /** @description largest distance between repeats at this tap; absent: not measured, so judged by dtype and growth */
+            measured: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
+            /** @description tokens compared */
+            rows: number;
+            tap: string;
+            /** @description B's name; empty: the same */
+            tap_b: string;
         };
         TopRow: {
             activation: string;
@@ -6822,6 +6954,187 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["GetStatusResponse"];
+                };
+            };
+            /** @description A parameter is unknown or invalid. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The run, activation, step or scalar does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many queries are waiting, or the answer has too many rows. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Cancelled. */
+            499: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The collector is shutting down. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The query took longer than the collector allows. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Any other failure. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    getGetTokens: {
+        parameters: {
+            query: {
+                /** @description any other bit counts */
+                exact?: boolean;
+                /** @description rules or a built-in map of taps of A to taps of B (docs/maps.md); empty: none */
+                map?: string;
+                /** @description repeats of A, whose rows measure rounding; empty: A's twins. Twins of B are always used */
+                noise?: string[];
+                run_a: string;
+                run_b: string;
+                /** @description "0-9,20"; empty: all */
+                steps?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The answer. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GetTokensResponse"];
+                };
+            };
+            /** @description A parameter is unknown or invalid. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The run, activation, step or scalar does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many queries are waiting, or the answer has too many rows. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Cancelled. */
+            499: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The collector is shutting down. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The query took longer than the collector allows. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Any other failure. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    postGetTokens: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["GetTokensRequest"];
+            };
+        };
+        responses: {
+            /** @description The answer. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GetTokensResponse"];
                 };
             };
             /** @description A parameter is unknown or invalid. */
