@@ -137,7 +137,8 @@ def layouts(setup: Setup, net: Net) -> dict[str, Any] | None:
     along = grid.cp if grid.cp.size > 1 else setup.between
     if grid.tp.size > 1 and grid.cp.size > 1:
         along = c.Axis()  # activations are cut in two dimensions, which no rule says
-        said = {pattern: layout for pattern, layout in said.items() if pattern.endswith(("weight", "bias", "sink"))}
+        for pattern in ("*.qkv", "*.fc1", "head", "head2", "*.head_norm"):
+            del said[pattern]
     elif along.size > 1:
         said["positions"] = statagent.shard(0, along.here)
         if setup.sequence:
@@ -171,7 +172,10 @@ def train(options: dict[str, Any], run: str, steps: int) -> None:
         reduce_gradients(setup, net)
         if setup.clip:
             statagent.log_scalar("norm_before_clipping", clip(setup, net))
-        statagent.log_scalar("loss", float(c.total(loss, setup.grid.cp)))
+        logged = c.total(loss, setup.grid.cp)
+        if net.balance is not None:  # of which each part of the sequence has a share
+            logged += 0.5 * (c.total(net.balance, setup.between) - net.balance.detach())
+        statagent.log_scalar("loss", float(logged))
         optimizer.step()
         if setup.zero and setup.grid.dp.size > 1:
             hand_out(setup, net)
