@@ -92,7 +92,7 @@ def _measure(address: str, rounds: int) -> dict[str, float]:
     torch.set_num_threads(1)
     agent = statagent.init(run=f"turns-{os.getpid()}", collector=address, required=True)
 
-    class Scale(torch.nn.Module):  # type: ignore[misc]
+    class Scale(torch.nn.Module):
         def forward(self, x: Any) -> Any:
             return x * 1.0
 

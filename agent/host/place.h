@@ -5,7 +5,8 @@
 
 namespace statcollect::host {
 
-// Adds PlaceCells, use_library(), observe_each() and read_by_methods() to the module; false with an exception set.
+// Adds PlaceCells, use_library(), observe_each() and read_by_methods() to the module; false with an
+// exception set.
 bool AddPlace(PyObject* module);
 
 // Records a tensor under a handle: in C if the place knows its layout, else as the agent's Python

@@ -147,7 +147,7 @@ TEST(OptionResolver, SaysWhatIsWrong) {
               HasSubstr("connect_timeout"));
   EXPECT_NE(Error({.run = "r", .steps = "9-1"}), "");
   EXPECT_THAT(Error({.run = "r", .exponents = "*@3:kind=x"}),
-              HasSubstr("start the agent: exponents: an option"));
+              HasSubstr("start the agent: exponents: kind: found 'x'; expected output, "));
   EXPECT_THAT(Error({.run = "r"}, {{"STATAGENT_RANK", "first"}}),
               HasSubstr("STATAGENT_RANK is 'first'"));
   EXPECT_THAT(Error({.run = "r", .config = {{"a\nb", "x"}}}), HasSubstr("configuration key"));

@@ -1,8 +1,8 @@
 """What was recorded by the release that introduced a format is read for ever: a session as it went over the wire, and a store.
 
 tests/data/compatibility has both, with what `statctl show` and `export json` said of them; its folder zoom has them of a run that zooms,
-with what `statctl zoom` says. When a format grows, a folder of its own is added (`python tests/e2e/test_compatibility.py FOLDER [zoom]`
-writes one), and the old ones stay.
+with what `statctl zoom` says, and tokens of one that records tokens. When a format grows, a folder of its own is added (`python
+tests/e2e/test_compatibility.py FOLDER [zoom|tokens]` writes one), and the old ones stay.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ FOLDER = ROOT / "tests" / "data" / "compatibility"
 RUN = "recorded"
 STORE_ID = 7  # of Welcome: the first field that the first collectors did not send
 TRAINING = """
-import statagent, torch
+import os, statagent, torch
 torch.manual_seed(7)
-statagent.init(required=True, samples=4, captures=["0@1"], exponents=["2@0-"], config={"lr": 0.1, "data": {"name": "toy"}})
+agent = statagent.init(required=True, samples=4, captures=["0@1"], exponents=["2@0-"], config={"lr": 0.1, "data": {"name": "toy"}})
 model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 statagent.watch(model, optimizer=optimizer)
@@ -44,11 +44,15 @@ for step in range(3):
     loss = model(x).square().mean()
     loss.backward()
     statagent.log_scalar("loss", loss)
+    if os.environ.get("TOKENS"):
+        keys = statagent.token_keys([step, 1, 2, 3])
+        agent.record_rows("0", model[0](x), keys, range(4))
+        agent.record_rows("logprob", -x[:, :1].abs(), keys, range(4), call=1)
     optimizer.step()
 statagent.close(timeout=20)
 """
 # Folders of FOLDER, and what the training was told. Whoever reads an operator as an output, or leaves events out, is seen.
-RECORDED = {"": {}, "zoom": {"STATAGENT_ZOOM": "0@1"}}
+RECORDED = {"": {}, "zoom": {"STATAGENT_ZOOM": "0@1"}, "tokens": {"TOKENS": "1"}}
 # What differs between two readings of the same records: when the collector was told of them.
 CHANGING = re.compile(r'"(start|end_unix_nanos|last_write)[a-z_]*": ?("[^"]*"|-?[0-9.e+]+)')
 
@@ -187,12 +191,15 @@ def reading(collector: Collector, folder: Path) -> dict[str, str]:
     assert done.code == 0, done.err
     found = {"show.json": CHANGING.sub(r'"\1": 0', show), "export.jsonl": CHANGING.sub(r'"\1": 0', path.read_text())}
     zoom = collector.statctl("--format", "json", "zoom", RUN, RUN)
-    return {**found, **({"zoom.json": zoom.out} if zoom.code == 0 else {})}
+    tokens = collector.statctl("--format", "json", "diff", RUN, RUN, "--tokens")
+    answers = (("zoom.json", zoom), ("tokens.json", tokens))
+    return {**found, **{name: answer.out for name, answer in answers if answer.code == 0}}
 
 
 def check(found: dict[str, str], of: str) -> None:
     folder = FOLDER / of
-    assert ("zoom.json" in found) == (folder / "zoom.json").exists()
+    for name in ("zoom.json", "tokens.json"):
+        assert (name in found) == (folder / name).exists()
     for name, text in found.items():
         kept = [json.loads(line) for line in (folder / name).read_text().splitlines()] if name.endswith("l") else None
         if kept is None:

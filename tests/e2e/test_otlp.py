@@ -15,12 +15,11 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, Collector, agent_environment, run_command, wait_until
-from google.protobuf import json_format  # type: ignore[import-untyped]
+from google.protobuf import json_format
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 sys.path.insert(0, str(ROOT / "client/python"))
-from statcollect import CollectorUnavailableError
 from statcollect.bridges import otlp
 from statcollect.errors import CollectorUnavailableError
 

@@ -23,7 +23,7 @@ SCRIPT = textwrap.dedent("""
         for number, layer in enumerate(layers):
             mean = x.cumsum(-2) / torch.arange(1, x.shape[-2] + 1)[:, None]
             x = tapped(f"layers.{number}", x + torch.tanh(layer(mean)))
-        tapped("logprob", torch.log_softmax(x @ embedding.weight.T, -1).amax(-1, keepdim=True))
+        tapped("logprob", torch.log_softmax(x @ embedding.weight.T / 32, -1).amax(-1, keepdim=True))
 
     def trainer(agent, fault):
         mask = torch.tensor([[at < length for at in range(12)] for length in lengths])
@@ -67,7 +67,7 @@ SCRIPT = textwrap.dedent("""
             record(agent, fault)
             assert agent.close(timeout=30), agent.counters()
             counters = agent.counters()
-            assert counters["produced"] == counters["acked"] > 5, counters
+            assert counters["produced"] == counters["acked"] >= 5, counters
 """)
 
 

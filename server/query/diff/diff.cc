@@ -99,7 +99,8 @@ class ReportBuilder {
   FirstMissing first_missing_;
   const std::uint64_t rows_max_;
   std::set<std::string> unmatched_a_, unmatched_b_;
-  std::unordered_set<std::string> missing_counted_;  // side, rank and label
+  // As CountedAs says: those that diverged, and those that are returned beside others.
+  std::unordered_set<std::string> missing_counted_, extra_;
   std::set<std::string> missing_names_, diverged_losses_;
   LoneTensors lone_;
   std::set<std::uint32_t> diverged_ranks_, diverged_ranks_b_;
@@ -270,7 +271,8 @@ Status ReportBuilder::TakeMissing(RankStepFindings& at) {
   for (MissingRecord& missing : at.missing) {
     STATCOLLECT_ASSIGN_OR_RETURN(auto certain, IsCertainlyMissing(missing, at, known));
     if (!certain) continue;
-    if (!missing_counted_.insert(CountedAs(missing, at)).second) continue;
+    std::string counted = CountedAs(missing, at);
+    if (extra_.contains(counted) || !missing_counted_.insert(std::move(counted)).second) continue;
     ++at.tally.records;
     ++at.tally.diverged;
     const Divergence& row = missing.placed.row;
@@ -356,7 +358,7 @@ Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing,
   }
   if (missing.extra) {
     // It stays one where a later launch lacks what it is returned beside.
-    missing_counted_.insert(CountedAs(missing, at));
+    extra_.insert(CountedAs(missing, at));
     incomplete_.insert("some modules return an output in " + (in_a ? b_ : a_).run() +
                        " that they do not return in " + view.run() +
                        ", beside others that both return; these outputs were not compared");
