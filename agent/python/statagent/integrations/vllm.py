@@ -25,12 +25,13 @@ def register() -> None:
     if _registered or process.disabled() or not (os.environ.get("STATAGENT_RUN") or running_agent()):
         return
     try:
-        from vllm.v1.worker.worker_base import WorkerWrapperBase
+        from vllm.v1.worker.worker_base import WorkerBase
     except ImportError as error:
         warn_once("vllm", f"vLLM: {error}; expected one with vllm.v1.worker; nothing of the engine is recorded")
         return
     _registered = True
-    wrap(WorkerWrapperBase, "init_worker", after=lambda wrapper, *_: _Worker(wrapper.worker))
+    # A worker's process loads plugins while it makes the worker: later than anything around that.
+    wrap(WorkerBase, "__init__", after=lambda worker, *_: _Worker(worker))
 
 
 class _Worker:
