@@ -21,7 +21,8 @@ bool ByStatistics(const std::optional<Divergence>& row) {
 }
 
 // Why rounding cannot be distinguished from a bug here; null if it can.
-const char* WhyNotKnown(const DiffRequest& request, const Tally& tally, const DiffReport& report) {
+const char* WhyNotKnown(const RootQuestion& question, const DiffRequest& request,
+                        const Tally& tally, const DiffReport& report) {
   if (request.merge_ranks)
     return "with --merge-ranks only parameters are compared, so rounding was not distinguished "
            "from bugs";
@@ -31,6 +32,9 @@ const char* WhyNotKnown(const DiffRequest& request, const Tally& tally, const Di
   const bool statistics = ByStatistics(report.first) || ByStatistics(report.first_bitwise);
   if (statistics && !tally.by_sketch)
     return "the records have statistics but no sketches, so rounding was not distinguished from "
+           "bugs";
+  if (question.steps.empty() && report.first && report.first->stage == Stage::kLoss)
+    return "only losses were recorded where the runs differ, so rounding was not distinguished from "
            "bugs";
   return nullptr;
 }
@@ -360,7 +364,7 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
                    DiffReport& report, const std::stop_token& stop) {
   const bool differs = report.first || report.first_bitwise;
   if (report.verdict == Verdict::kIncomparable || !differs) return Status::Ok();
-  const char* const unknown = WhyNotKnown(request, tally, report);
+  const char* const unknown = WhyNotKnown(question, request, tally, report);
   RootAnswer answer;
   if (unknown == nullptr) {
     STATCOLLECT_ASSIGN_OR_RETURN(answer, FindRoot(question, stop));

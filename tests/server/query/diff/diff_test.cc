@@ -351,6 +351,22 @@ TEST_F(DiffTest, LossThatTurnsNanIsNonfiniteAndEqualNansAgree) {
   EXPECT_EQ(r.first->reason, Reason::kNonfinite);
 }
 
+// Rounding cannot be judged without tensors, so the tolerance decides.
+TEST_F(DiffTest, ARunOfLossesAloneDivergesWhereOneIsBeyondItsTolerance) {
+  RunWriter a(store_, "a"), b(store_, "b");
+  for (RunWriter* run : {&a, &b}) {
+    for (std::uint64_t step = 0; step < 4; ++step)
+      run->Scalar(0, step, "loss", run == &b && step == 2 ? 2 : 1);
+    run->Commit();
+  }
+  const DiffReport r = Ask();
+  EXPECT_EQ(r.verdict, Verdict::kDiverged);
+  EXPECT_FALSE(r.explained_by_rounding);
+  ASSERT_TRUE(r.root.has_value());
+  EXPECT_EQ(r.root->at.step, 2u);
+  EXPECT_EQ(r.root->at.activation, "loss");
+}
+
 TEST_F(DiffTest, LossWithinF32ToleranceAgreesUnlessExact) {
   RunWriter a(store_, "a"), b(store_, "b");
   a.Scalar(0, 0, "loss", 1.0).Commit();
