@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -118,3 +119,11 @@ def test_other_ids_are_not_comparable(pair: Pair) -> None:
     pair.trainers("other_tokenizer")
     answer = pair.tokens("other_tokenizer")
     assert answer["verdict"] == "incomparable", answer
+
+
+def test_fused_weights_arrived_by_the_map_of_engines_md(pair: Pair, tmp_path: Path) -> None:
+    pair.trainers("weights")
+    (names,) = re.findall(r"```text\n(.*?)```", (ROOT / "docs/engines.md").read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "names.txt").write_text(names)
+    done = pair.collector.statctl("weights", f"{pair.family}_weights", pair.family, "--map", str(tmp_path / "names.txt"))
+    assert done.code == 0, done.out + done.err

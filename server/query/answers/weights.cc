@@ -232,6 +232,8 @@ class Comparer {
     const Comparison compared = Compare(pair.a, pair.b, /*tolerance=*/0, /*exact=*/false);
     if (compared.distance && std::isfinite(compared.distance->value))
       row.set_distance(compared.distance->value);
+    else if (compared.agreement == Agreement::kIdentical)
+      row.set_distance(0);  // all statistics agree, and bits cannot be compared
     return Explain(pair, alignment.GroupAt(pair.a.def->id) != nullptr, row);
   }
 
