@@ -30,6 +30,8 @@ RUN = {
     ("docs/reference-python.md", "python"): (1, "tests/test_docs_snippets.py"),
     ("docs/weights.md", "python"): (1, "tests/e2e/test_weights.py"),
     ("docs/engines.md", "python"): (1, "tests/agent/python/test_watch_tokens.py"),
+    ("docs/tokens.md", "python"): (1, "tests/e2e/test_token_rows.py"),
+    ("docs/trackers.md", "python"): (1, "tests/e2e/test_trackers.py"),
     ("deploy/clickhouse.md", "toml"): (1, "tests/e2e/test_clickhouse_deploy.py"),
     ("deploy/clickhouse.md", "haproxy"): (1, "tests/e2e/test_clickhouse_deploy.py"),
     ("docs/alarms.md", "json"): (1, "tests/test_docs_snippets.py"),

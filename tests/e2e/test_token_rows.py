@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 import pytest
-from conftest import Collector
+from conftest import ROOT, Collector
 
 # A stack of causal means and linear layers. The trainer runs padded batches; the engine runs sequences one by one, in chunks, in another
 # order, and one of them twice. `tapped(tap, rows)`: what a fault does to a tap.
@@ -107,3 +108,17 @@ def test_runs_without_tokens_are_not_comparable(recorded: Collector) -> None:
     assert answer.code == 2 and "not comparable: run 'plain' has no token records" in answer.out
     refused = recorded.statctl("diff", "trainer", "engine", "--tokens", "--tolerance", "1")
     assert refused.code == 2 and "expected only --exact, --map, --noise and --steps" in refused.err
+
+
+def test_the_lines_of_tokens_md_record_a_row_for_each_token(recorded: Collector) -> None:
+    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/tokens.md").read_text(encoding="utf-8"), re.DOTALL)
+    given = """
+import statagent, torch
+ids, positions = torch.tensor([[5, 6, 7], [5, 8, 0]]), torch.arange(3).expand(2, 3)
+mask, hidden = ids > 0, torch.ones(2, 3, 4)
+agent = statagent.init(run="by_hand", required=True)
+"""
+    done = recorded.python(given + lines + "agent.step()\nassert agent.close(timeout=30)\n")
+    assert done.code == 0, done.err
+    found = recorded.json("diff", "by_hand", "by_hand", "--tokens")
+    assert [(tap["tap"], tap["rows"]) for tap in found["taps"]] == [("layers.3", 4)], "of six places one is padding, and two are one"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -120,6 +121,15 @@ def test_a_run_without_a_name_has_that_of_the_tracker(recorded: Collector) -> No
     assert not any(key.startswith("tracker") for key in recorded.json("show", "plain")["config"])
     compared = recorded.json("config", "plain", "Fine-run-7", codes=(0, 1))["items"]
     assert not [item["key"] for item in compared if item["key"].startswith("tracker")], "which tracker is no difference"
+
+
+def test_the_lines_of_trackers_md_record_a_run_of_that_name(collector: Collector, variables: dict[str, str]) -> None:
+    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/trackers.md").read_text(encoding="utf-8"), re.DOTALL)
+    path = f"{ROOT / 'agent/python'}{os.pathsep}{variables['TRACKERS']}"
+    program = f"import statagent, wandb\n{lines}statagent.log_scalar('loss', 1.0)\nstatagent.close(timeout=30)\n"
+    done = run_command([sys.executable, "-c", program], env=collector.environment(**variables, PYTHONPATH=path), cold=True)
+    assert done.code == 0, done.err
+    assert [run["run"] for run in collector.json("runs")["runs"]] == ["base"]
 
 
 def test_the_verdict_goes_to_wandb_as_summary_and_note(recorded: Collector, variables: dict[str, str]) -> None:
