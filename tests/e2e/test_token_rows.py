@@ -121,4 +121,6 @@ agent = statagent.init(run="by_hand", required=True)
     done = recorded.python(given + lines + "agent.step()\nassert agent.close(timeout=30)\n")
     assert done.code == 0, done.err
     found = recorded.json("diff", "by_hand", "by_hand", "--tokens")
-    assert [(tap["tap"], tap["rows"]) for tap in found["taps"]] == [("layers.3", 4)], "of six places one is padding, and two are one"
+    assert [(tap["tap"], tap["rows"]) for tap in found["taps"]] == [("layers.3", 4)], (
+        "of six places one is padding, and two are one"
+    )

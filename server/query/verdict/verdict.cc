@@ -34,7 +34,8 @@ const char* WhyNotKnown(const RootQuestion& question, const DiffRequest& request
     return "the records have statistics but no sketches, so rounding was not distinguished from "
            "bugs";
   if (question.steps.empty() && report.first && report.first->stage == Stage::kLoss)
-    return "only losses were recorded where the runs differ, so rounding was not distinguished from "
+    return "only losses were recorded where the runs differ, so rounding was not distinguished "
+           "from "
            "bugs";
   return nullptr;
 }
