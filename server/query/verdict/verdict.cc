@@ -35,8 +35,7 @@ const char* WhyNotKnown(const RootQuestion& question, const DiffRequest& request
            "bugs";
   if (question.steps.empty() && report.first && report.first->stage == Stage::kLoss)
     return "only losses were recorded where the runs differ, so rounding was not distinguished "
-           "from "
-           "bugs";
+           "from bugs";
   return nullptr;
 }
 
