@@ -27,7 +27,8 @@ OF_INCLUDES = {
 ONLY_TESTS = {"libgtest-dev", "libgmock-dev", "libopenmpi-dev", "clang-14"}
 NOT_NEEDED = {"ccache"}  # used where it is there
 OWN = {"statagent", "statcollect"}
-OPTIONAL = {"CUDAToolkit", "cuda_runtime_api.h", "cuda_runtime.h", "cuda.h", "cuda_bf16.h", "cuda_fp16.h"}
+# Without Python's headers hooks go through ctypes.
+OPTIONAL = {"Python3", "CUDAToolkit", "cuda_runtime_api.h", "cuda_runtime.h", "cuda.h", "cuda_bf16.h", "cuda_fp16.h"}
 SYSTEM = {"arpa", "net", "netinet", "sys", "linux", "asm", "sanitizer"}  # the last is the compiler's
 
 SOURCES = ("common", "proto", "agent", "server", "client")
