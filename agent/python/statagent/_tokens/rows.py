@@ -24,7 +24,7 @@ class Rows:
         return len(self.keys)
 
     def of(self, tensor: Any) -> Any:
-        """The rows of a tensor that are recorded, [n, columns]; None if it is no tensor that has one row for each token."""
+        """The chosen rows of a tensor [..., columns] that has one for each token, as [n, columns]; None for any other value."""
         if (
             not hasattr(tensor, "dim")
             or tensor.dim() < 2

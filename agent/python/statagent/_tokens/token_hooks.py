@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from .._compile import tracing
+from .._compile.inert_hook import InertHook
 from .._runtime.agent import Agent
 from .._runtime.log import warn_once
 from .._torch.autograd import in_backward
-from .._torch.modules import INERT_COPY, Named
+from .._torch.modules import Named
 from .choice import Choice, Steps
 from .inputs import Arguments, find_cache, find_tokens
 from .logprobs import LOGPROB, find_logits, log_probabilities
@@ -22,18 +23,11 @@ from .taps import Tap, find_taps
 KIND = "tokens"
 
 
-class TapHook:
-    """After a module's forward pass: records its rows, if the pass has some. Does nothing in a copy or in a traced graph."""
+class TapHook(InertHook):
+    """After a module's forward pass: records its rows, if the pass has some."""
 
     def __init__(self, recorder: Recorder, tap: Tap) -> None:
-        self._recorder, self._tap = recorder, tap
-
-    def __call__(self, _: Any, __: Any, output: Any) -> None:
-        if not tracing.active() and self._recorder.rows is not None:
-            self._recorder.see(self._tap, output)
-
-    def __reduce__(self) -> Any:
-        return INERT_COPY
+        super().__init__(lambda _module, _arguments, output: recorder.see(tap, output))
 
 
 class Recorder:
@@ -45,9 +39,12 @@ class Recorder:
         self.passes = 0  # that had tokens
 
     def see(self, tap: Tap, output: Any) -> None:
-        begun, rows = time.perf_counter_ns(), self.rows
+        rows = self.rows
+        if rows is None:
+            return
+        begun = time.perf_counter_ns()
         try:
-            if rows is not None and not in_backward():
+            if not in_backward():
                 found = rows.of(_stream(output) if tap.block else _first(output))
                 if found is not None:
                     self.record(tap.name, found, rows.keys, rows.positions)
@@ -91,9 +88,9 @@ class TokenHooks:
         taps = find_taps(modules)
         if not taps:
             self._say("found no layers, which are modules in a list that have parts; expected some")
-        self._removables = [root.register_forward_pre_hook(_Guard(self._enter), with_kwargs=True)]
+        self._removables = [root.register_forward_pre_hook(InertHook(self._enter), with_kwargs=True)]
         self._removables += [tap.module.register_forward_hook(TapHook(self._recorder, tap)) for tap in taps]
-        self._removables.append(root.register_forward_hook(_Guard(self._leave), with_kwargs=True, always_call=True))
+        self._removables.append(root.register_forward_hook(InertHook(self._leave), with_kwargs=True, always_call=True))
         agent.clock.flush_listeners.append(self._say_if_compiled)
 
     def remove(self) -> None:
@@ -190,17 +187,3 @@ def _last(logits: Any, live: Any) -> Any:
         return None
     rows = torch.arange(len(at), device=logits.device)
     return logits.detach()[rows, torch.from_numpy(at).to(logits.device)].clone()
-
-
-class _Guard:
-    """A hook of the root that does nothing in a copy or in a traced graph."""
-
-    def __init__(self, function: Any) -> None:
-        self._function = function
-
-    def __call__(self, *args: Any) -> None:
-        if not tracing.active():
-            self._function(*args)
-
-    def __reduce__(self) -> Any:
-        return INERT_COPY

@@ -1,5 +1,4 @@
-"""Hooks of what begins passes, a model's root and its parts, and what all hooks have in common: copies and pickles of a hooked module are
-not watched."""
+"""Hooks of what begins passes: a model's root and its parts."""
 
 from __future__ import annotations
 
@@ -7,22 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from .._compile import tracing
+from .._compile.inert_hook import InertHook
 from .._torch.modules import INERT_COPY
 from .passes import DECIDE, Passes
-
-
-class InertHook:
-    """A hook that does nothing in a copy or pickle of its module, and leaves nothing in a traced graph."""
-
-    def __init__(self, function: Callable[..., None]) -> None:
-        self._function = function
-
-    def __call__(self, *args: Any) -> None:
-        if not tracing.active():
-            self._function(*args)
-
-    def __reduce__(self) -> Any:
-        return INERT_COPY
 
 
 class InputsHook(InertHook):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .._compile import tracing
+from .._compile.inert_hook import InertHook
 from .._layouts.layouts import Layouts, ModelLayouts
 from .._layouts.sharded import Shards, Wrapper
 from .._runtime.agent import Agent
@@ -28,7 +29,7 @@ from .noise import NoiseHooks
 from .optimizers import OptimizerHooks
 from .passes import Passes, report_never_run
 from .random_states import RandomStates
-from .root_hooks import InertHook, InputsHook, PartHook, RootHook
+from .root_hooks import InputsHook, PartHook, RootHook
 from .sharded_optimizers import ShardedOptimizerHooks
 from .steps import Steps
 from .training_scalars import TrainingScalars

@@ -7,6 +7,7 @@ from threading import get_ident
 from typing import Any
 
 from .._compile import tracing
+from .._compile.inert_hook import InertHook
 from .._runtime.agent import Agent
 from .._runtime.log import warn_once
 from .._torch.autograd import gradients_follow, in_backward
@@ -14,7 +15,6 @@ from .._torch.modules import Named
 from ..flatten import flatten
 from .optimizers import OptimizerHooks
 from .passes import DECIDE, TRAIN, Passes
-from .root_hooks import InertHook
 from .zoom_backward import Backward, Recomputed
 from .zoom_lines import parts
 from .zoom_operators import BYTES_MAX, OPERATORS_MAX, Budget, Operators, make_mode, sequence_number

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from .._compile import tracing
+from .._compile.inert_hook import InertHook
 from .._torch.autograd import in_backward
 from .._torch.modules import Named
 from .._torch.passing import passes_on
 from ..flatten import flatten
-from .root_hooks import InertHook
 from .zoom_operators import Budget, Operators, make_mode, pop, push
 
 UPDATE = "update"
