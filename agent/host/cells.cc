@@ -11,70 +11,12 @@ PyObject* agent_type = nullptr;
 PyObject* clock_type = nullptr;
 PyObject* pass_type = nullptr;
 
-int ClearWatches(PyObject* self) {
-  Py_CLEAR(As<WatchCells>(self)->placing);
-  return 0;
-}
-
-int VisitWatches(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(Py_TYPE(self));
-  Py_VISIT(As<WatchCells>(self)->placing);
-  return 0;
-}
-
-int ClearAgent(PyObject* self) {
-  auto* cells = As<AgentCells>(self);
-  Py_CLEAR(cells->watches);
-  Py_CLEAR(cells->native_observe);
-  Py_CLEAR(cells->native_observe_large);
-  Py_CLEAR(cells->pointer);
-  return 0;
-}
-
-int VisitAgent(PyObject* self, visitproc visit, void* arg) {
-  auto* cells = As<AgentCells>(self);
-  Py_VISIT(Py_TYPE(self));
-  Py_VISIT(cells->watches);
-  Py_VISIT(cells->native_observe);
-  Py_VISIT(cells->native_observe_large);
-  Py_VISIT(cells->pointer);
-  return 0;
-}
-
-int ClearClock(PyObject* self) {
-  Py_CLEAR(As<ClockCells>(self)->meter);
-  return 0;
-}
-
-int VisitClock(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(Py_TYPE(self));
-  Py_VISIT(As<ClockCells>(self)->meter);
-  return 0;
-}
-
-int ClearPasses(PyObject* self) {
-  auto* cells = As<PassCells>(self);
-  Py_CLEAR(cells->agent);
-  Py_CLEAR(cells->clock);
-  Py_CLEAR(cells->tensor_type);
-  Py_CLEAR(cells->here);
-  return 0;
-}
-
-int VisitPasses(PyObject* self, visitproc visit, void* arg) {
-  auto* cells = As<PassCells>(self);
-  Py_VISIT(Py_TYPE(self));
-  Py_VISIT(cells->agent);
-  Py_VISIT(cells->clock);
-  Py_VISIT(cells->tensor_type);
-  Py_VISIT(cells->here);
-  return 0;
-}
-
-template <int (*clear)(PyObject*)>
-void FreeWith(PyObject* self) {
-  Free(self, clear);
-}
+using WatchReferences = References<WatchCells, &WatchCells::placing>;
+using AgentReferences = References<AgentCells, &AgentCells::watches, &AgentCells::native_observe,
+                                   &AgentCells::native_observe_large, &AgentCells::pointer>;
+using ClockReferences = References<ClockCells, &ClockCells::meter>;
+using PassReferences = References<PassCells, &PassCells::agent, &PassCells::clock,
+                                  &PassCells::tensor_type, &PassCells::here>;
 
 std::array watch_members{
     PyMemberDef{"placing", T_OBJECT, offsetof(WatchCells, placing), 0, nullptr},
@@ -109,13 +51,13 @@ std::array pass_members{
     PyMemberDef{},
 };
 
-template <int (*visit)(PyObject*, visitproc, void*), int (*clear)(PyObject*)>
+template <typename References>
 bool Add(PyObject* module, const char* name, const char* full_name, size_t bytes,
          PyMemberDef* members, PyObject** type) {
   std::array slots{
-      PyType_Slot{Py_tp_dealloc, reinterpret_cast<void*>(FreeWith<clear>)},
-      PyType_Slot{Py_tp_traverse, reinterpret_cast<void*>(visit)},
-      PyType_Slot{Py_tp_clear, reinterpret_cast<void*>(clear)},
+      PyType_Slot{Py_tp_dealloc, reinterpret_cast<void*>(References::Dealloc)},
+      PyType_Slot{Py_tp_traverse, reinterpret_cast<void*>(References::Visit)},
+      PyType_Slot{Py_tp_clear, reinterpret_cast<void*>(References::Clear)},
       PyType_Slot{Py_tp_members, members},
       PyType_Slot{0, nullptr},
   };
@@ -134,14 +76,14 @@ Cells* Checked(PyObject* object, PyObject* type) {
 }  // namespace
 
 bool AddCells(PyObject* module) {
-  return Add<VisitWatches, ClearWatches>(module, "WatchCells", "statagent_host.WatchCells",
-                                         sizeof(WatchCells), watch_members.data(), &watch_type) &&
-         Add<VisitAgent, ClearAgent>(module, "AgentCells", "statagent_host.AgentCells",
-                                     sizeof(AgentCells), agent_members.data(), &agent_type) &&
-         Add<VisitClock, ClearClock>(module, "ClockCells", "statagent_host.ClockCells",
-                                     sizeof(ClockCells), clock_members.data(), &clock_type) &&
-         Add<VisitPasses, ClearPasses>(module, "PassCells", "statagent_host.PassCells",
-                                       sizeof(PassCells), pass_members.data(), &pass_type);
+  return Add<WatchReferences>(module, "WatchCells", "statagent_host.WatchCells", sizeof(WatchCells),
+                              watch_members.data(), &watch_type) &&
+         Add<AgentReferences>(module, "AgentCells", "statagent_host.AgentCells", sizeof(AgentCells),
+                              agent_members.data(), &agent_type) &&
+         Add<ClockReferences>(module, "ClockCells", "statagent_host.ClockCells", sizeof(ClockCells),
+                              clock_members.data(), &clock_type) &&
+         Add<PassReferences>(module, "PassCells", "statagent_host.PassCells", sizeof(PassCells),
+                             pass_members.data(), &pass_type);
 }
 
 AgentCells* AsAgent(PyObject* object) { return Checked<AgentCells>(object, agent_type); }

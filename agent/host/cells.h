@@ -1,8 +1,8 @@
 // What hooks read at every call, as fields of C structures: base classes of the Python classes that
-// own the state
-// (_native/host.py). A field has the same name there. Fields that hold objects are null or None
-// until they are set.
-#pragma once
+// own the state (_native/host.py). A field has the same name there. Fields that hold objects are
+// null or None until they are set.
+#ifndef STATCOLLECT_AGENT_HOST_CELLS_H_
+#define STATCOLLECT_AGENT_HOST_CELLS_H_
 
 #include "agent/host/python_api.h"
 
@@ -61,3 +61,5 @@ ClockCells* AsClock(PyObject* object);
 PassCells* AsPasses(PyObject* object);
 
 }  // namespace statcollect::host
+
+#endif  // STATCOLLECT_AGENT_HOST_CELLS_H_

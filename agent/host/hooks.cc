@@ -82,20 +82,7 @@ int InBackward() {
 
 // --- the hook of a gradient
 
-int ClearGradient(PyObject* self) {
-  Py_CLEAR(As<GradientOf>(self)->passes);
-  Py_CLEAR(As<GradientOf>(self)->place);
-  return 0;
-}
-
-int VisitGradient(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(Py_TYPE(self));
-  Py_VISIT(As<GradientOf>(self)->passes);
-  Py_VISIT(As<GradientOf>(self)->place);
-  return 0;
-}
-
-void FreeGradient(PyObject* self) { Free(self, ClearGradient); }
+using GradientReferences = References<GradientOf, &GradientOf::passes, &GradientOf::place>;
 
 Owned MakeGradient(PyTypeObject* type, PyObject* passes, PyObject* place, long long handle) {
   static const auto allocate =
@@ -156,32 +143,16 @@ PyObject* CallGradient(PyObject* self, PyObject* arguments, PyObject*) {
 
 // --- the hook of a module
 
+using HookReferences =
+    References<HookCells, &HookCells::passes, &HookCells::agent, &HookCells::clock,
+               &HookCells::known, &HookCells::value_place, &HookCells::gradient_place,
+               &HookCells::unhooked, &HookCells::again>;
+
 int ClearHook(PyObject* self) {
+  HookReferences::Clear(self);
   auto* hook = As<HookCells>(self);
-  Py_CLEAR(hook->passes);
-  Py_CLEAR(hook->agent);
-  Py_CLEAR(hook->clock);
-  Py_CLEAR(hook->known);
-  Py_CLEAR(hook->value_place);
-  Py_CLEAR(hook->gradient_place);
-  Py_CLEAR(hook->unhooked);
-  Py_CLEAR(hook->again);
   PyMem_Free(std::exchange(hook->handles, nullptr));
   hook->handle_count = 0;
-  return 0;
-}
-
-int VisitHook(PyObject* self, visitproc visit, void* arg) {
-  const auto* hook = As<HookCells>(self);
-  Py_VISIT(Py_TYPE(self));
-  Py_VISIT(hook->passes);
-  Py_VISIT(hook->agent);
-  Py_VISIT(hook->clock);
-  Py_VISIT(hook->known);
-  Py_VISIT(hook->value_place);
-  Py_VISIT(hook->gradient_place);
-  Py_VISIT(hook->unhooked);
-  Py_VISIT(hook->again);
   return 0;
 }
 
@@ -348,9 +319,9 @@ std::array hook_methods{
 
 bool AddHooks(PyObject* module) {
   std::array gradient_slots{
-      PyType_Slot{Py_tp_dealloc, reinterpret_cast<void*>(FreeGradient)},
-      PyType_Slot{Py_tp_traverse, reinterpret_cast<void*>(VisitGradient)},
-      PyType_Slot{Py_tp_clear, reinterpret_cast<void*>(ClearGradient)},
+      PyType_Slot{Py_tp_dealloc, reinterpret_cast<void*>(GradientReferences::Dealloc)},
+      PyType_Slot{Py_tp_traverse, reinterpret_cast<void*>(GradientReferences::Visit)},
+      PyType_Slot{Py_tp_clear, reinterpret_cast<void*>(GradientReferences::Clear)},
       PyType_Slot{Py_tp_new, reinterpret_cast<void*>(NewGradient)},
       PyType_Slot{Py_tp_call, reinterpret_cast<void*>(CallGradient)},
       PyType_Slot{0, nullptr},
@@ -360,7 +331,7 @@ bool AddHooks(PyObject* module) {
   if (made == nullptr || PyModule_AddObjectRef(module, "GradientOf", made) != 0) return false;
   std::array hook_slots{
       PyType_Slot{Py_tp_dealloc, reinterpret_cast<void*>(FreeHook)},
-      PyType_Slot{Py_tp_traverse, reinterpret_cast<void*>(VisitHook)},
+      PyType_Slot{Py_tp_traverse, reinterpret_cast<void*>(HookReferences::Visit)},
       PyType_Slot{Py_tp_clear, reinterpret_cast<void*>(ClearHook)},
       PyType_Slot{Py_tp_members, hook_members.data()},
       PyType_Slot{Py_tp_methods, hook_methods.data()},

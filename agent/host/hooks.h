@@ -1,6 +1,7 @@
 // The hooks of watched modules: the base of _ModuleHook, and the hook of one gradient
 // (_watch/module_hooks.py).
-#pragma once
+#ifndef STATCOLLECT_AGENT_HOST_HOOKS_H_
+#define STATCOLLECT_AGENT_HOST_HOOKS_H_
 
 #include "agent/host/python_api.h"
 
@@ -10,3 +11,5 @@ namespace statcollect::host {
 bool AddHooks(PyObject* module);
 
 }  // namespace statcollect::host
+
+#endif  // STATCOLLECT_AGENT_HOST_HOOKS_H_

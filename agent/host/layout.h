@@ -1,6 +1,7 @@
 // The layout of a torch tensor, and where its memory begins, read without a call of torch's Python
 // methods where the tensor's type offers DLPack's C functions (torch 2.10), else with its methods.
-#pragma once
+#ifndef STATCOLLECT_AGENT_HOST_LAYOUT_H_
+#define STATCOLLECT_AGENT_HOST_LAYOUT_H_
 
 #include <array>
 #include <cstdint>
@@ -41,3 +42,5 @@ int Visit(const Layout& layout, visitproc visit, void* arg);
 void* MemoryOf(const Layout& layout, PyObject* tensor);
 
 }  // namespace statcollect::host
+
+#endif  // STATCOLLECT_AGENT_HOST_LAYOUT_H_

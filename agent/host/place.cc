@@ -36,18 +36,17 @@ Known observe_released;
 
 enum class Done { kYes, kNo, kFailed };
 
+using PlaceReferences = References<PlaceCells, &PlaceCells::structure, &PlaceCells::kept>;
+
 int ClearPlace(PyObject* self) {
-  Py_CLEAR(As<PlaceCells>(self)->structure);
-  Py_CLEAR(As<PlaceCells>(self)->kept);
+  PlaceReferences::Clear(self);
   Drop(&As<PlaceCells>(self)->layout);
   return 0;
 }
 
 int VisitPlace(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(Py_TYPE(self));
-  Py_VISIT(As<PlaceCells>(self)->structure);
-  Py_VISIT(As<PlaceCells>(self)->kept);
-  return Visit(As<PlaceCells>(self)->layout, visit, arg);
+  const int found = PlaceReferences::Visit(self, visit, arg);
+  return found != 0 ? found : Visit(As<PlaceCells>(self)->layout, visit, arg);
 }
 
 void FreePlace(PyObject* self) { Free(self, ClearPlace); }

@@ -1,5 +1,6 @@
 // A place in a model where a tensor appears in every step: the base of Place (_native/tensors.py).
-#pragma once
+#ifndef STATCOLLECT_AGENT_HOST_PLACE_H_
+#define STATCOLLECT_AGENT_HOST_PLACE_H_
 
 #include "agent/host/python_api.h"
 
@@ -15,3 +16,5 @@ bool AddPlace(PyObject* module);
 bool ObserveAt(PyObject* place, PyObject* agent, long long handle, PyObject* tensor);
 
 }  // namespace statcollect::host
+
+#endif  // STATCOLLECT_AGENT_HOST_PLACE_H_

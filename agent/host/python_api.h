@@ -1,6 +1,7 @@
 // Python's stable interface, as far as the extension uses it: one binary for CPython 3.10 and
 // later. Everything here holds the GIL.
-#pragma once
+#ifndef STATCOLLECT_AGENT_HOST_PYTHON_API_H_
+#define STATCOLLECT_AGENT_HOST_PYTHON_API_H_
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030a0000
@@ -53,4 +54,27 @@ PyObject* MakeType(const char* name, int bytes, PyType_Slot* slots);
 // For the slots of such a type: frees an object whose references `clear` drops.
 void Free(PyObject* self, inquiry clear);
 
+// The fields of such a type that hold objects, for the garbage collector.
+template <typename Cells, PyObject* Cells::*... fields>
+struct References {
+  static int Clear(PyObject* self) {
+    (Drop(As<Cells>(self)->*fields), ...);
+    return 0;
+  }
+  static int Visit(PyObject* self, visitproc visit, void* arg) {
+    int found = See(reinterpret_cast<PyObject*>(Py_TYPE(self)), visit, arg);
+    ((found = found != 0 ? found : See(As<Cells>(self)->*fields, visit, arg)), ...);
+    return found;
+  }
+  static void Dealloc(PyObject* self) { Free(self, Clear); }
+
+ private:
+  static void Drop(PyObject*& field) { Py_CLEAR(field); }
+  static int See(PyObject* object, visitproc visit, void* arg) {
+    return object == nullptr ? 0 : visit(object, arg);
+  }
+};
+
 }  // namespace statcollect::host
+
+#endif  // STATCOLLECT_AGENT_HOST_PYTHON_API_H_

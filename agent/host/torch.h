@@ -1,6 +1,7 @@
 // What the extension calls of torch: Python functions, looked up once, and the C function that
 // describes a tensor.
-#pragma once
+#ifndef STATCOLLECT_AGENT_HOST_TORCH_H_
+#define STATCOLLECT_AGENT_HOST_TORCH_H_
 
 #include <cstdint>
 
@@ -73,3 +74,5 @@ const Names& names();
 bool MakeNames();
 
 }  // namespace statcollect::host
+
+#endif  // STATCOLLECT_AGENT_HOST_TORCH_H_
