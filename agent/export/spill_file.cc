@@ -12,6 +12,7 @@
 
 #include "common/checksum.h"
 #include "common/names.h"
+#include "common/read_at.h"
 
 namespace statcollect {
 namespace {
@@ -19,17 +20,10 @@ namespace {
 // The head stays, and file systems free whole blocks.
 constexpr std::uint64_t kBlockBytes = 4096;
 
-Status ReadAt(int fd, std::uint64_t offset, std::size_t size, std::string* bytes) {
-  bytes->resize(size);
-  std::size_t done = 0;
-  while (done < size) {
-    const ssize_t n =
-        pread(fd, bytes->data() + done, size - done, static_cast<off_t>(offset + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return {Code::kDataLoss, std::generic_category().message(errno)};
-    if (n == 0) return {Code::kDataLoss, "the file ends too early"};
-    done += static_cast<std::size_t>(n);
-  }
+Status ReadExactly(int fd, std::uint64_t offset, std::size_t size, std::string* bytes) {
+  const ssize_t done = ReadAt(fd, offset, size, bytes);
+  if (done < 0) return {Code::kDataLoss, std::generic_category().message(errno)};
+  if (static_cast<std::size_t>(done) < size) return {Code::kDataLoss, "the file ends too early"};
   return Status::Ok();
 }
 
@@ -159,12 +153,12 @@ Result<EncodedBatch> SpillFile::Read(std::uint64_t offset, spill::FrameHead* fra
   *frame = {};
   EncodedBatch batch;
   std::string head;
-  STATCOLLECT_RETURN_IF_ERROR(ReadAt(fd_, offset, spill::kFrameHeadBytes, &head));
+  STATCOLLECT_RETURN_IF_ERROR(ReadExactly(fd_, offset, spill::kFrameHeadBytes, &head));
   auto decoded = spill::DecodeFrameHead(head);
   if (!decoded.ok()) return decoded.status();
   *frame = *decoded;
   STATCOLLECT_RETURN_IF_ERROR(
-      ReadAt(fd_, offset + spill::kFrameHeadBytes, frame->payload_bytes, &batch.bytes));
+      ReadExactly(fd_, offset + spill::kFrameHeadBytes, frame->payload_bytes, &batch.bytes));
   ++progress_;
   if (Crc32c(batch.bytes) != frame->payload_crc)
     return Status(Code::kDataLoss, "a frame is damaged");

@@ -10,6 +10,8 @@
 
 #include <fmt/format.h>
 
+#include "common/read_at.h"
+
 namespace statcollect::client {
 namespace {
 
@@ -37,15 +39,11 @@ Result<std::uint64_t> SizeOf(int fd) {
 }
 
 Status ReadExactly(int fd, std::uint64_t offset, std::size_t size, std::string* bytes) {
-  bytes->resize(size);
-  std::size_t done = 0;
-  while (done < size) {
-    const ssize_t n =
-        pread(fd, bytes->data() + done, size - done, static_cast<off_t>(offset + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return Os("cannot read it", errno);
-    if (n == 0) return {Code::kDataLoss, fmt::format("it ends at byte {}", offset + done)};
-    done += static_cast<std::size_t>(n);
+  const ssize_t done = ReadAt(fd, offset, size, bytes);
+  if (done < 0) return Os("cannot read it", errno);
+  if (static_cast<std::size_t>(done) < size) {
+    return {Code::kDataLoss,
+            fmt::format("it ends at byte {}", offset + static_cast<std::uint64_t>(done))};
   }
   return Status::Ok();
 }
