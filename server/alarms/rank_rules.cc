@@ -326,7 +326,7 @@ void RankRules::JudgeStep() {
   weight_gradients_ = weight_gradient_nonfinite_ = gap_ = false;
 }
 
-// Only norms of the same weights are compared: a layer that is unfrozen begins anew.
+// The running median restarts when the set of weights changes (a layer is unfrozen).
 void RankRules::JudgeUpdate() {
   const auto norm = update_.EndStep();
   if (!norm) return;
