@@ -11,7 +11,16 @@ from conftest import Collector
 from published_bugs.cases import CASES, Case
 from published_bugs.check import QUIET, ask, record, root_of, verdict_of
 
-SELECTED = ("label_smoothing", "head_norm", "context_gradient", "expert_scale", "final_norm", "rank_mean")
+SELECTED = (
+    "label_smoothing",
+    "head_norm",
+    "context_gradient",
+    "expert_scale",
+    "final_norm",
+    "rank_mean",
+    "zigzag_positions",
+    "norms_of_contexts",
+)
 CHOSEN = [case for case in CASES if case.bug in SELECTED]
 
 

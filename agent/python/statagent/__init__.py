@@ -13,6 +13,7 @@
 
 from . import _python  # noqa: F401  # isort: skip - first of all
 from ._layouts.samples import batch
+from ._layouts.sequences import sequence
 from ._layouts.user import replicate, shard
 from .agent import Agent, close, counters, flush, init, inspect, log_batch, log_scalar, rank, step
 from .compute import compute
@@ -58,6 +59,7 @@ __all__ = [
     "merge",
     "rank",
     "replicate",
+    "sequence",
     "shard",
     "step",
     "token_keys",

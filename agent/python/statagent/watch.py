@@ -93,7 +93,8 @@ def watch(
     random_states: fingerprints of the random generators, as scalars of each step.
     between: also record inputs that no watched module has returned, such as residual sums, as kind input.
     layouts: how tensors are cut over the ranks, where the model's own objects do not say so: {"*.qkv": statagent.shard(-1, group)}.
-    Patterns are of modules, for their outputs, and of parameters; with statagent.batch also of the model's inputs.
+    Patterns are of modules, for their outputs, and of parameters; with statagent.batch and statagent.sequence also of the model's
+    inputs. Several for one pattern are a tuple.
     tokens: True, or positions such as "0-63" or "0-1023,every=16": rows of a language model's layers under keys of their tokens, for a
     comparison with an engine that computes the same ones; also in evaluation mode and without gradients. Needs NumPy; docs/engines.md.
 

@@ -18,6 +18,7 @@ from statagent._layouts.fsdp1 import FlatShards
 from statagent._layouts.placement import Placement
 from statagent._layouts.placement import whole as whole_of
 from statagent._layouts.samples import Batch, batch
+from statagent._layouts.sequences import sequence
 from statagent._layouts.user import replicate, shard
 
 from .layouts_ranks import Found
@@ -387,8 +388,84 @@ def users(found: Found, rank: int, ranks: int) -> None:
             wrong()
 
 
+def contexts(found: Found, rank: int, ranks: int) -> None:
+    """sequence: blocks and zigzag, one sequence and packed ones, alone, and with a batch or a tensor that is cut, too."""
+    generator = torch.Generator().manual_seed(7)
+    data, across = divmod(rank, 2) if ranks > 2 else (0, rank)  # with samples or features over the other half of four ranks
+    for order, chunks in (("blocks", 1), ("zigzag", 2)):
+        each = chunks * ranks
+        lengths = [each * int(n) for n in torch.randint(0, 5, (6,), generator=generator)]
+        for lists in ([8 * ranks], lengths, [each]):
+            x = _counted((2, sum(lists), 3))
+            mine = torch.cat([_dealt(part, order, rank, ranks) for part in x.split(lists, 1)], 1)
+            along = sequence(1, order, (rank, ranks), lists.copy if len(lists) > 1 else None)
+            placed = along.place(whole_of(tuple(mine.shape)), along.here(mine.shape[1]), mine.shape[1])
+            found.part(f"{order} {lists}", mine, placed)
+            found.whole(f"{order} {lists}", x)
+        if ranks > 2:
+            x = _counted((4, 16, 6))
+            part = _dealt(x, order, across, 2)
+            along = sequence(-2, order, (across, 2))
+            here = along.here(part.shape[1])
+            samples = part[2 * data : 2 * data + 2].contiguous()
+            placed = along.place(whole_of(tuple(samples.shape)), here, part.shape[1])
+            assert placed is not None
+            found.part(f"{order} and samples", samples, batch(0, "blocks", (data, 2)).place(placed, (data, 2), 2))
+            for dim in (-1, 1):  # tensor parallelism, sequence parallelism
+                cut = part.chunk(2, dim)[data].contiguous()
+                inner = shard(dim, (data, 2)).place(tuple(cut.shape))
+                found.part(f"{order} and shard({dim})", cut, along.place(inner, here, part.shape[1]))
+                found.whole(f"{order} and shard({dim})", x)
+            found.whole(f"{order} and samples", x)
+    assert sequence(1, group=(0, 2)).place(whole_of((2, 5)), (8, ((0, 4),)), 4) is None  # not as many as there are tokens
+    assert sequence(2, group=(0, 2)).place(whole_of((2, 4)), (8, ((0, 4),)), 4) is None
+    for wrong in (
+        lambda: sequence(1, "random"),
+        lambda: sequence("1"),  # type: ignore[arg-type]
+        lambda: sequence(1, lengths=[4, 4]),  # type: ignore[arg-type]
+        lambda: sequence(1, "zigzag", (0, 2)).here(3),
+        lambda: sequence(1, "zigzag", (0, 2), lambda: [6, 6]).here(6),
+        lambda: sequence(1, "blocks", (0, 2), lambda: [4, 6]).here(6),
+        lambda: sequence(1, "blocks", (0, 2), lambda: [-4, 8]).here(2),
+    ):
+        with pytest.raises(statagent.InvalidArgumentError, match=r"expected|found"):
+            wrong()
+
+
+def packed(found: Found, rank: int, ranks: int) -> None:
+    """Sequences of other lengths in each step, packed into one row of the same length. The last ones cannot be dealt out."""
+    each = 2 * ranks
+    steps = [[each, 3 * each], [2 * each, each, each], [each, 3 * each], [each - 1, 3 * each + 1]]
+    lengths: list[int] = []
+    model = nn.Linear(3, 2, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(_counted((2, 3)))
+    hashes = []
+    with watched(found, "packed"):
+        along = sequence(1, "zigzag", (rank, ranks), lambda: lengths)
+        statagent.watch(model, layouts={"*": (along, batch(group=(0, 1)))})
+        for number, these in enumerate(steps):
+            lengths[:] = these
+            x = _counted((1, 4 * each, 3)) + number
+            y = model(torch.cat([_dealt(part, "zigzag", rank, ranks) for part in x.split(steps[number % 3], 1)], 1))
+            y.sum().backward()
+            hashes.append(statagent.compute(x @ model.weight.t())["hash"])
+            statagent.step()
+    found.facts["hashes"] = hashes
+    found.part("whole", _counted((3,)), whole_of((3,)))
+    found.whole("whole", _counted((3,)))
+
+
+def _dealt(x: torch.Tensor, order: str, rank: int, ranks: int) -> torch.Tensor:
+    """This rank's part of the sequence along dimension 1."""
+    if order == "blocks":
+        return x.chunk(ranks, 1)[rank].contiguous() if x.shape[1] else x
+    chunks = x.chunk(2 * ranks, 1)
+    return torch.cat([chunks[rank], chunks[2 * ranks - 1 - rank]], 1) if x.shape[1] else x
+
+
 ALL = [
     distributed_tensors, partial_sums, tensor_parallel_styles, foreign_hooks, tensor_parallel_watched, fsdp2, fsdp2_over_tensor_parallel, fsdp1, fsdp1_flat,
-    ddp, users, samplers,
+    ddp, users, samplers, contexts, packed,
 ]  # fmt: skip
 CHECKS = {2: ALL, 4: ALL}

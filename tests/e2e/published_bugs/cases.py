@@ -28,7 +28,9 @@ class Case:
     @property
     def layout(self) -> str:
         cut = self.cut
-        return " ".join(["sp" if k == "sequence" else f"{'pp' if k == 'stages' else k}{n}" for k, n in cut.items()])
+        return " ".join(
+            ["sp" if k == "sequence" else k if k == "zigzag" else f"{'pp' if k == 'stages' else k}{n}" for k, n in cut.items()]
+        )
 
     def _named(self, start: str) -> str:
         return "-".join([start, *(f"{k}_{v}".replace(".", "") for k, v in self.options.items())] + ["pipeline"] * self.pipeline)
@@ -59,6 +61,7 @@ class Case:
 
 
 TP, SP, CP, DP, EP, PP = {"tp": 2}, {"tp": 2, "sequence": True}, {"cp": 2}, {"dp": 2}, {"dp": 2}, {"stages": 2}
+ZIGZAG = {"cp": 2, "zigzag": True}
 MOE = {"experts": True}
 ANY = (("weight_grad", "*"), ("grad_output", "*"), ("scalar", "loss"))  # a wrong scale of the loss: all gradients
 MEGATRON, TTRACE = "Megatron-LM", "TTrace"
@@ -95,6 +98,7 @@ CASES = [
     Case("divided_again", "AReaL#1273", "the pipeline divides a normalised loss by the micro-batches", PP, ANY, pipeline=True),
     Case("wiped", "NeMo Automodel#3530", "only the last accumulated micro-batches count", PP, ANY, pipeline=True),
     Case("positions", "torchtitan#792", "each rank counts positions from 0", CP, (("output", "positions"),)),
+    Case("zigzag_positions", "torchtitan#792", "each rank counts positions as if it had one part of the context", ZIGZAG, (("output", "positions"),)),
     Case("rolled_targets", "verl#4250", "targets are shifted within each rank's part of the sequence", CP, (("batch", "targets"), ("output", "criterion"))),
     Case("context_group", "VeOmni#1115", "gradients are not summed over the context", CP, ANY),
     Case("rank_mean", "prime-rl#1957", "the loss is a mean over each rank's own tokens", DP, ANY),

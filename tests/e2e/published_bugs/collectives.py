@@ -70,6 +70,12 @@ def own(x: torch.Tensor, dim: int, axis: Axis) -> torch.Tensor:
     return x.chunk(axis.size, dim)[axis.rank].contiguous()
 
 
+def own_zigzag(x: torch.Tensor, dim: int, axis: Axis) -> torch.Tensor:
+    """Of twice as many chunks as ranks, one from the front and one from the back, so that all ranks have as much of a causal mask."""
+    chunks = x.chunk(2 * axis.size, dim)
+    return torch.cat([chunks[axis.rank], chunks[2 * axis.size - 1 - axis.rank]], dim)
+
+
 class _Both(torch.autograd.Function):
     """`forth` forward, `back` backward."""
 

@@ -21,11 +21,12 @@ IGNORED = -100  # a target that does not count
 
 @dataclass(frozen=True)
 class Setup:
-    """sequence: activations between the matrices are cut over tp. experts: the second block has experts, which are cut over dp. smoothing:
-    of the labels. second: a second head predicts the token after the next. clip: the largest norm of the gradient."""
+    """sequence: activations between the matrices are cut over tp. zigzag: contexts are dealt to cp so that all have as much of the mask.
+    experts: the second block has experts, which are cut over dp. smoothing: of the labels. second: a second head predicts the token after the next. clip: the largest norm of the gradient."""
 
     grid: Grid = field(default_factory=Grid)
     sequence: bool = False
+    zigzag: bool = False
     experts: bool = False
     smoothing: float = 0
     second: bool = False
@@ -39,6 +40,10 @@ class Setup:
     def between(self) -> Axis:
         """The ranks over which activations between the matrices are cut."""
         return self.grid.tp if self.sequence else Axis()
+
+    def context(self, x: torch.Tensor, dim: int) -> torch.Tensor:
+        """This rank's part of the context."""
+        return (c.own_zigzag if self.zigzag else c.own)(x, dim, self.grid.cp)
 
 
 def _cut(module: nn.Linear | nn.Embedding, dim: int, axis: Axis, bias: bool = False) -> Any:
@@ -292,8 +297,10 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor, targets: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
         setup, cp, between = self.setup, self.setup.grid.cp, self.setup.between
-        places = torch.arange(x.shape[1]) + x.shape[1] * cp.rank
-        table = torch.arange(x.shape[1]) if setup.bug == "positions" else places
+        places = setup.context(torch.arange(x.shape[1] * cp.size), 0)
+        table = places
+        if setup.bug in ("positions", "zigzag_positions"):
+            table = torch.arange(x.shape[1]) + x.shape[1] * cp.rank * setup.zigzag
         x = self.tokens(x) + self.positions(c.own(table, 0, between))
         for block in self.blocks.values():
             x = block(x, places)

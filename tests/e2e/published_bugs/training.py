@@ -37,7 +37,7 @@ def batch_of(step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 def part_of(setup: Setup, batch: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
     """This rank's samples, and of these its part of the sequences."""
     grid = setup.grid
-    inputs, targets, after = (c.own(c.own(each, 0, grid.dp), 1, grid.cp) for each in batch)
+    inputs, targets, after = (setup.context(c.own(each, 0, grid.dp), 1) for each in batch)
     if setup.bug == "rolled_targets":  # from this rank's part of the inputs, whose last token's successor is on the next rank
         mask = targets == IGNORED
         targets = inputs.roll(-1, 1).masked_fill(mask, IGNORED)
@@ -134,22 +134,21 @@ def layouts(setup: Setup, net: Net) -> dict[str, Any] | None:
         }
     replicas = dict.fromkeys(("*.weight", "*.bias", "*.sink", "*.mlp.first*", "*.mlp.second*"), statagent.replicate())
     said |= {pattern: layout for pattern, layout in replicas.items() if pattern not in said}
-    along = grid.cp if grid.cp.size > 1 else setup.between
-    if grid.tp.size > 1 and grid.cp.size > 1:
-        along = c.Axis()  # activations are cut in two dimensions, which no rule says
-        for pattern in ("*.qkv", "*.fc1", "head", "head2", "*.head_norm"):
-            del said[pattern]
-    elif along.size > 1:
-        said["positions"] = statagent.shard(0, along.here)
-        if setup.sequence:
-            said |= dict.fromkeys(("criterion*", "Net"), statagent.replicate())
-        said["*"] = statagent.shard(1, along.here)
+    between = setup.between
+    if between.size > 1:
+        said |= dict.fromkeys(("criterion*", "Net"), statagent.replicate())
+        said |= {"positions": statagent.shard(0, between.here), "*": statagent.shard(1, between.here)}
     else:
         said["*"] = statagent.replicate()
     names = [name for name, _ in (*net.named_modules(), *net.named_parameters())] + ["Net"]
     said = {pattern: layout for pattern, layout in said.items() if any(fnmatchcase(name, pattern) for name in names)}
-    if grid.dp.size > 1:
-        said |= {"positions": statagent.batch(None), "**": statagent.batch(order="blocks", group=grid.dp.here)}
+    for name, dim in (("positions", 0), ("*", 1)):
+        parts: list[Any] = []
+        if grid.cp.size > 1:
+            parts.append(statagent.sequence(dim, "zigzag" if setup.zigzag else "blocks", grid.cp.here, gradients=True))
+        if grid.dp.size > 1:
+            parts.append(statagent.batch(dim - 1, order="blocks", group=grid.dp.here) if dim else statagent.batch(None))
+        said[name] = (*filter(None, (said.pop(name, None),)), *parts)  # the first pattern that matches wins: "*" is the last
     return said
 
 

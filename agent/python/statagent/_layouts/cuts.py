@@ -63,6 +63,22 @@ def cut_along(shape: tuple[int, ...], cuts: Mapping[int, tuple[int, tuple[Span, 
     return Placement(whole, boxes=tuple(boxes))
 
 
+def cut_again(placed: Placement, dim: int, length: int, spans: tuple[Span, ...]) -> Placement | None:
+    """The place in the whole of a tensor whose place in this rank's part of it is `placed`. Of the whole's `length` entries along `dim`, the
+    part has `spans`. None: boxes would differ in two dimensions."""
+    shape, boxes = placed.global_shape, placed.boxes
+    along = next((d for d in range(len(shape)) if len({(offset[d], size[d]) for offset, size in boxes}) > 1), None)
+    here: dict[int, tuple[int, tuple[Span, ...]]] = {}
+    for d, total in enumerate(shape):
+        held = tuple((offset[d], offset[d] + size[d]) for offset, size in (boxes if d == along else boxes[:1]))
+        if d == dim:
+            total, held = length, joined([span for start, stop in held for span in within(spans, start, stop)]) or ((0, 0),)
+        here[d] = total, held
+    local = tuple(sum(stop - start for start, stop in held) for _, held in here.values())
+    found = cut_along(local, here)
+    return None if found is None else Placement(found.global_shape, found.boxes, partial=placed.partial)
+
+
 def part_of(placement: Placement | None, start: int, stop: int) -> Placement | None:
     """Elements start to stop of the flattened tensor that has this placement. None: not known, or more than RANGES_MAX ranges."""
     if placement is None or placement.partial or placement.pieces > 1:

@@ -14,6 +14,7 @@ from typing import Any
 from .._torch.modules import Named
 from ..errors import InvalidArgumentError
 from . import dtensor, megatron
+from .cuts import Span
 from .data_parallel import Replicas, cuts_sequences, data_parallel, of_group
 from .fsdp1 import FlatShards
 from .pipeline import stages_here
@@ -21,11 +22,13 @@ from .placement import Placement, whole
 from .reports import LogEvent, Reports
 from .rules import Rules
 from .samples import Batch
+from .sequences import Sequence
 from .sharded import Shards
 
 _OF_PARAMETERS = frozenset(("weight", "weight_grad", "optimizer_state"))
 _OF_OUTPUTS = frozenset(("output", "grad_output"))
 _OF_INPUTS = frozenset(("input", "grad_input"))
+PACKINGS_MAX = 4096
 _GRADIENTS = frozenset(("grad_output", "grad_input", "inspect_grad"))  # of activations
 
 
@@ -46,12 +49,17 @@ class ModelLayouts:
         self._shards = shards
         self._samples: int | None = None  # of the micro-batch on this rank, as its first input shows
         self._first_input = ""
+        self._tokens: int | None = None  # likewise, in each sequence
+        self._sequences: tuple[int, tuple[Span, ...]] = (0, ())  # of all ranks, and where these are
+        self._packings: set[int] = set()
+        self.moves = 0  # how often other tokens came, so that earlier answers no longer hold
         self._guessed: tuple[int, int] | None = None  # the ranks of a batch of which nobody says them
         self._guess_made = False
         # Whether ranks hold parts of the same samples, so that a plain activation may be a part: parameters are cut over other ranks than
         # those of the batch, or sequences are cut.
         sizes = {named.value.device_mesh.size() for named in self._parameters.values() if hasattr(named.value, "device_mesh")}
-        self._cut_by_tensors = cuts_sequences(model) or any(self._piece is not None and n != self._piece[1] for n in sizes)
+        self._cut_by_tensors = any(self._piece is not None and n != self._piece[1] for n in sizes)
+        self._cuts_sequences = cuts_sequences(model)
 
     def names(self) -> Iterable[str]:
         return self._modules.keys() | self._parameters.keys()
@@ -126,37 +134,55 @@ class ModelLayouts:
         self, name: str, kind: str, path: str, micro_batch: int, shape: tuple[int, ...], placed: Placement | None
     ) -> Placement | None:
         """The place in the global batch of an activation whose place in this rank's part of the batch is `placed`."""
-        rule = self._rules.batch(name)
-        ranks = self._ranks_of_batch(rule)
+        rule, cut = self._rules.batch(name), self._rules.sequence(name)
+        ranks = self._ranks_of_batch(rule, cut)
         accumulates = rule is not None and rule.micro_batches > 1
-        if (ranks is None or ranks[1] == 1) and not accumulates:
+        if cut is None and (ranks is None or ranks[1] == 1) and not accumulates:
             return placed
-        ranks, alone = ranks or (0, 1), all_ranks() in (None, (0, 1))
-        if (
-            placed is None
-            and self._megatron is None
-            and not self._cut_by_tensors
-            and (self._piece or alone or ranks == all_ranks())
-        ):
-            placed = whole(shape)  # all of what there is of these samples
-        if placed is None or (rule is not None and rule.dim is None and kind not in _GRADIENTS):
+        if kind == "batch":
+            self._count(name + path, rule, cut, shape)
+        ranks, said = ranks or (0, 1), placed is not None
+        if placed is None and self._holds_whole_samples(ranks, cut):
+            placed = whole(shape)  # all of what there is of these tokens
+        if placed is None or (self._megatron is not None and kind == "output" and len(shape) == 1):
+            return placed  # the latter: a bias beside the output
+        sharing = (0, 1)  # of the ranks with parts of the same sequences, where these are no parts of one tensor
+        if cut is not None:
+            compared = cut.gradients or kind not in _GRADIENTS
+            within = cut.place(placed, self._sequences, self._tokens) if compared and self._tokens is not None else None
+            sharing = sharing if within is not None or (said and compared) else cut.ranks
+            placed = within or placed
+        if rule is not None and rule.dim is None and kind not in _GRADIENTS:
             return placed
-        if self._megatron is not None and kind == "output" and len(shape) == 1:
-            return placed  # a bias beside the output
-        if rule is not None and kind == "batch":
-            self._count_samples(name + path, rule, shape)
         # Gradients depend on how each rank's loss is averaged, so those of other numbers of ranks never add up.
-        if rule is not None and kind not in _GRADIENTS and self._samples is not None:
+        if rule is not None and kind not in _GRADIENTS and self._samples is not None and sharing[1] == 1:
             found = rule.place(placed, ranks, self._samples, micro_batch)
             if found is not None:
                 return found
-        return replace(placed, piece=ranks[0], pieces=ranks[1])
+        return replace(placed, piece=ranks[0] * sharing[1] + sharing[0], pieces=ranks[1] * sharing[1])
 
-    def _ranks_of_batch(self, rule: Batch | None) -> tuple[int, int] | None:
-        """This rank's number among those that have a part of the batch each, and how many they are. None: not known."""
-        if rule is None or rule.dim is None:
-            return self._piece
-        return rule.ranks or self._piece or self._guess()
+    def _holds_whole_samples(self, ranks: tuple[int, int], cut: Sequence | None) -> bool:
+        """Whether what a rank has of its samples, or of its part of their sequences, is all there is: no other ranks share it."""
+        if self._megatron is not None or self._cut_by_tensors or (self._cuts_sequences and cut is None):
+            return False
+        everyone = all_ranks() or (0, 1)
+        sharing = 1 if cut is None else cut.ranks[1]
+        return everyone[1] == 1 or ranks[1] * sharing == everyone[1] or (cut is None and self._piece is not None)
+
+    def _ranks_of_batch(self, rule: Batch | None, cut: Sequence | None) -> tuple[int, int] | None:
+        """This rank's number among those that have a part of the batch each, and how many they are. None: not known. Raises InvalidArgumentError
+        if they would have parts of the same sequences."""
+        if rule is not None and rule.dim is not None and rule.ranks is not None:
+            return rule.ranks
+        found = self._piece if rule is None or rule.dim is None else self._piece or self._guess()
+        if cut is None or found is None or found[1] == 1:
+            return found
+        if found == cut.ranks:
+            return 0, 1
+        raise InvalidArgumentError(
+            f"sequence: found {found[1]} ranks with parts of the batch, of which {cut.ranks[1]} share each sequence; expected "
+            "batch(group=...) with the ranks that have other samples: a process group, a one-dimensional mesh or (rank, size)"
+        )
 
     def _guess(self) -> tuple[int, int] | None:
         """All ranks, unless they are the stages of a pipeline; looked at once, in the first forward pass. Raises InvalidArgumentError if
@@ -173,10 +199,33 @@ class ModelLayouts:
             self._guessed, self._guess_made = ranks, True
         return self._guessed
 
-    def _count_samples(self, name: str, rule: Batch, shape: tuple[int, ...]) -> None:
-        count = rule.count(shape)
-        if count is not None and self._first_input in ("", name):
-            self._first_input, self._samples = name, count
+    def _count(self, name: str, rule: Batch | None, cut: Sequence | None, shape: tuple[int, ...]) -> None:
+        """Samples and tokens of the micro-batch on this rank, as its first input shows them."""
+        if self._first_input not in ("", name):
+            return
+        samples = None if rule is None else rule.count(shape)
+        tokens = None if cut is None else cut.count(shape)
+        if samples is not None:
+            self._first_input, self._samples = name, samples
+        if cut is not None and tokens is not None:
+            before = self._tokens, self._sequences
+            self._first_input, self._tokens = name, None
+            try:
+                self._sequences = cut.here(tokens)
+                if cut.lengths is not None:
+                    self._note_packing()
+                self._tokens = tokens
+            finally:
+                self.moves += before != (self._tokens, self._sequences)
+
+    def _note_packing(self) -> None:
+        """Each one has layouts of its own, which both sides keep: their number has to end."""
+        self._packings.add(hash(self._sequences))
+        if len(self._packings) > PACKINGS_MAX:
+            raise InvalidArgumentError(
+                f"sequence: found more than {PACKINGS_MAX} ways in which sequences were packed; expected no more in a run; activations are "
+                "compared by extremes, mean and deviation from now on"
+            )
 
 
 def all_ranks() -> tuple[int, int] | None:
@@ -227,11 +276,16 @@ class Layouts:
         model = self._by_name.get(name)
         if model is None and kind == "batch" and len(self._models) == 1:
             model = next(iter(self._models.values()), None)
+        if model is None:
+            return None
+        moves = model.moves
         try:
-            return None if model is None else model.place(name, kind, path, micro_batch, tensor)
+            return model.place(name, kind, path, micro_batch, tensor)
         except Exception as error:
             self._reports.refuse(name, kind, str(error))
             return None
+        finally:
+            self.changes += model.moves - moves
 
 
 def layouts_of(

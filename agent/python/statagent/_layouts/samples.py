@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidArgumentError
-from .cuts import RANGES_MAX, Span, cut_along, joined
+from .cuts import RANGES_MAX, Span, cut_again, joined
 from .placement import Placement
 from .user import position
 
@@ -44,17 +44,8 @@ class Batch:
         dim, (rank, size) = self.dim % len(shape), ranks
         if any((offset[dim], extent[dim]) != (0, samples) for offset, extent in boxes):
             return None
-        along = next((d for d in range(len(shape)) if len({(offset[d], extent[d]) for offset, extent in boxes}) > 1), None)
-        spans: dict[int, tuple[Span, ...]] = {}
-        for d in range(len(shape)):
-            spans[d] = tuple((offset[d], offset[d] + extent[d]) for offset, extent in (boxes if d == along else boxes[:1]))
-        spans[dim] = self._here(rank, size, samples, micro_batch if self.micro_batches > 1 else 0)
-        if len(spans[dim]) > RANGES_MAX:
-            return None
-        local = tuple(sum(stop - start for start, stop in spans[d]) for d in range(len(shape)))
-        whole = {d: samples * size * self.micro_batches if d == dim else shape[d] for d in range(len(shape))}
-        found = cut_along(local, {d: (whole[d], spans[d]) for d in range(len(shape))})
-        return None if found is None else Placement(found.global_shape, found.boxes, partial=placed.partial)
+        here = self._here(rank, size, samples, micro_batch if self.micro_batches > 1 else 0)
+        return cut_again(placed, dim, samples * size * self.micro_batches, here) if len(here) <= RANGES_MAX else None
 
     def _here(self, rank: int, size: int, samples: int, micro_batch: int) -> tuple[Span, ...]:
         first = micro_batch * samples * size  # of the micro-batch
