@@ -18,7 +18,17 @@ from ._runtime.log import warn_once
 from ._runtime.messages import Model as ModelInWords
 from ._settings.environment import text
 from ._settings.recordings import report_recording
-from ._torch.modules import Named, Selection, class_name, name_buffers, name_modules, name_parameters, sharding, unwrap
+from ._torch.modules import (
+    Named,
+    Selection,
+    class_name,
+    has_forward,
+    name_buffers,
+    name_modules,
+    name_parameters,
+    sharding,
+    unwrap,
+)
 from ._torch.parts import children
 from ._watch.arguments import (
     FORWARD_KINDS,
@@ -197,10 +207,11 @@ def _select(model: Any, prefix: str, selection: Selection, kinds: frozenset[str]
     all_parameters = name_originals(model, all_modules, name_parameters(all_modules, prefix), prefix)
     all_buffers = name_buffers(all_modules, prefix)
     selection.check([named.name for named in [*all_modules, *all_parameters, *all_buffers]])
+    ends = megatron.ends_of_stages(model)
     return _Parts(
         all_modules,
         all_parameters,
-        [named for named in all_modules if selection.module(named)],
+        [named for named in all_modules if selection.module(named) and has_forward(named.value) and id(named.value) not in ends],
         [named for named in all_parameters if selection.parameter(named)],
         [named for named in all_buffers if "buffer" in kinds and selection.parameter(named)],
     )

@@ -33,14 +33,14 @@ class _NoStates:
 
 
 @contextlib.contextmanager
-def _groups(tensor: int, pipeline: int = 1, experts: int = 1) -> Iterator[Any]:
+def _groups(tensor: int, pipeline: int = 1, experts: int = 1, chunks: int = 1) -> Iterator[Any]:
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel import random
 
     parallel_state.destroy_model_parallel()
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=tensor, pipeline_model_parallel_size=pipeline, expert_model_parallel_size=experts,
-        create_gloo_process_groups=False,
+        create_gloo_process_groups=False, virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
     )  # fmt: skip
     made: dict[str, Any] = {"_CUDA_RNG_STATE_TRACKER": _NoStates(), "_CUDA_RNG_STATE_TRACKER_INITIALIZED": True}
     with mock.patch.multiple(random, **made), mock.patch("torch.cuda.current_device", return_value="cpu"):
@@ -48,7 +48,8 @@ def _groups(tensor: int, pipeline: int = 1, experts: int = 1) -> Iterator[Any]:
     parallel_state.destroy_model_parallel()
 
 
-def _model(tensor: int, pipeline: int, gated: bool, experts: int, groups: Any) -> Any:
+def _model(tensor: int, pipeline: int, gated: bool, experts: int, groups: Any, chunk: int = 0, chunks: int = 1) -> Any:
+    """`chunk`: of the interleaved stages that this rank has."""
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.transformer.transformer_config import TransformerConfig
@@ -65,12 +66,14 @@ def _model(tensor: int, pipeline: int, gated: bool, experts: int, groups: Any) -
             num_layers=4, hidden_size=WIDTH, num_attention_heads=4, use_cpu_initialization=True, hidden_dropout=0.0,
             attention_dropout=0.0, tensor_model_parallel_size=tensor, pipeline_model_parallel_size=pipeline,
             pipeline_dtype=torch.float32, bias_dropout_fusion=False, gradient_accumulation_fusion=False, gated_linear_unit=gated,
-            masked_softmax_fusion=False, bias_activation_fusion=False, **of_experts,
+            masked_softmax_fusion=False, bias_activation_fusion=False,
+            virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None, **of_experts,
         )  # fmt: skip
-        stage = groups.get_pipeline_model_parallel_rank()
+        stage = groups.get_pipeline_model_parallel_rank() + pipeline * chunk
         return GPTModel(
             config, get_gpt_layer_local_spec(num_experts=experts or None), vocab_size=VOCABULARY, max_sequence_length=SEQUENCE,
-            pre_process=stage == 0, post_process=stage == pipeline - 1, share_embeddings_and_output_weights=False,
+            pre_process=stage == 0, post_process=stage == pipeline * chunks - 1, share_embeddings_and_output_weights=False,
+            vp_stage=chunk if chunks > 1 else None,
         )  # fmt: skip
 
 
@@ -116,52 +119,65 @@ def _batches() -> Iterator[tuple[torch.Tensor, ...]]:
         yield ids, positions, mask
 
 
-def _train(model: Any, optimizer: Any, groups: Any, pipeline: int) -> None:
+def _train(chunks: list[Any], optimizer: Any, groups: Any, pipeline: int) -> None:
+    """`chunks`: the stages that this rank has, each of which follows those of all ranks before it."""
     data, copies = groups.get_data_parallel_rank(), groups.get_data_parallel_world_size()
+    first, last = groups.get_pipeline_model_parallel_rank(), pipeline * len(chunks) - 1
+    before, after = groups.get_pipeline_model_parallel_prev_rank, groups.get_pipeline_model_parallel_next_rank
     for ids, positions, mask in _batches():
         mine, where = ids.chunk(copies)[data], positions.chunk(copies)[data]
-        stage = groups.get_pipeline_model_parallel_rank()
-        before = torch.zeros(SEQUENCE, len(mine), WIDTH, requires_grad=True)
-        if stage > 0:
-            distributed.recv(before.data, groups.get_pipeline_model_parallel_prev_rank())
-            model.set_input_tensor(before)
-        output = model(mine, where, mask, labels=mine)
-        if stage < pipeline - 1:
-            distributed.send(output.detach().contiguous(), groups.get_pipeline_model_parallel_next_rank())
-            gradient = torch.zeros_like(output)
-            distributed.recv(gradient, groups.get_pipeline_model_parallel_next_rank())
-            output.backward(gradient)
-        else:
-            output.mean().backward()
-        if stage > 0:
-            assert before.grad is not None
-            distributed.send(before.grad.contiguous(), groups.get_pipeline_model_parallel_prev_rank())
-        for parameter in model.parameters():  # what Megatron's DistributedDataParallel does on CUDA
-            if parameter.grad is not None and getattr(parameter, "allreduce", True):
+        inputs, outputs = [], []
+        for number, model in enumerate(chunks):
+            stage = first + pipeline * number
+            inputs.append(torch.zeros(SEQUENCE, len(mine), WIDTH, requires_grad=True))
+            if stage > 0:
+                distributed.recv(inputs[-1].data, before())
+                model.set_input_tensor(inputs[-1])
+            outputs.append(model(mine, where, mask, labels=mine))
+            if stage < last:
+                distributed.send(outputs[-1].detach().contiguous(), after())
+        for number in reversed(range(len(chunks))):
+            stage = first + pipeline * number
+            if stage < last:
+                gradient = torch.zeros_like(outputs[number])
+                distributed.recv(gradient, after())
+                outputs[number].backward(gradient)
+            else:
+                outputs[number].mean().backward()
+            if stage > 0:
+                received = inputs[number].grad
+                assert received is not None
+                distributed.send(received.contiguous(), before())
+        for parameter in (parameter for model in chunks for parameter in model.parameters()):
+            if parameter.grad is not None and getattr(parameter, "allreduce", True):  # as Megatron's own wrapper does on CUDA
                 distributed.all_reduce(parameter.grad, group=groups.get_data_parallel_group())
                 parameter.grad /= copies
         optimizer.step()
         optimizer.zero_grad()
 
 
-def _gpt(label: str, tensor: int, pipeline: int = 1, gated: bool = False, experts: int = 0, expert_ranks: int = 1) -> Any:
-    """`tensor` 0: a model on each rank by itself."""
+def _gpt(
+    label: str, tensor: int, pipeline: int = 1, gated: bool = False, experts: int = 0, expert_ranks: int = 1, chunks: int = 1
+) -> Any:
+    """`tensor` 0: a model on each rank by itself. `chunks`: interleaved stages of each rank."""
 
     def run(found: Found, rank: int, ranks: int) -> None:
-        with _groups(tensor, pipeline, expert_ranks) as groups:
-            model = _model(tensor, pipeline, gated, experts, groups)
-            offset = groups.get_pipeline_model_parallel_rank() * 4 // pipeline
+        with _groups(tensor, pipeline, expert_ranks, chunks) as groups:
+            models = [_model(tensor, pipeline, gated, experts, groups, chunk, chunks) for chunk in range(chunks)]
             expert = groups.get_expert_model_parallel_rank() * (experts // expert_ranks)
-            names = {name: _global(name, offset, expert) for name, _ in model.named_parameters()}
-            _fill(model, (groups.get_tensor_model_parallel_rank(), tensor), names)
-            if gated:  # as versions before 0.16 have it
-                for layer in model.decoder.layers:
-                    layer.mlp.linear_fc1.weight.partition_stride = layer.mlp.linear_fc1.bias.partition_stride = 1
-            optimizer = _optimizer(model)
+            for chunk, model in enumerate(models):
+                offset = (groups.get_pipeline_model_parallel_rank() + pipeline * chunk) * 4 // (pipeline * chunks)
+                names = {name: _global(name, offset, expert) for name, _ in model.named_parameters()}
+                _fill(model, (groups.get_tensor_model_parallel_rank(), tensor), names)
+                if gated:  # as versions before 0.16 have it
+                    for layer in model.decoder.layers:
+                        layer.mlp.linear_fc1.weight.partition_stride = layer.mlp.linear_fc1.bias.partition_stride = 1
+            optimizer = _optimizer(torch.nn.ModuleList(models))
             with watched(found, label):
-                statagent.watch(model, optimizer=optimizer, updates="0-")
+                for model in models:
+                    statagent.watch(model, optimizer=optimizer, updates="0-")
                 if not experts:  # whose router needs Transformer Engine
-                    _train(model, optimizer, groups, pipeline)
+                    _train(models, optimizer, groups, pipeline)
 
     return check(label, run)
 
@@ -178,7 +194,7 @@ def _global(name: str, layers: int, experts: int) -> str:
 
 PLAIN = [_gpt("plain", 1), _gpt("gated", 1, gated=True)]
 TWO = [
-    _gpt("tensor", 2), _gpt("tensor_gated", 2, gated=True), _gpt("pipeline", 1, 2), _gpt("experts", 1, experts=4),
+    _gpt("tensor", 2), _gpt("tensor_gated", 2, gated=True), _gpt("pipeline", 1, 2), _gpt("interleaved_pipeline", 1, 2, chunks=2), _gpt("experts", 1, experts=4),
     _gpt("expert_ranks", 1, experts=4, expert_ranks=2),
 ]  # fmt: skip
 CHECKS = {1: PLAIN, 2: TWO, 4: [_gpt("tensor_data", 2), _gpt("tensor_pipeline", 2, 2), _gpt("pipeline_data", 1, 2)]}

@@ -153,8 +153,8 @@ class Activations:
         """None: not known."""
         names = {base.__name__ for base in type(module).__mro__}
         groups = state()
-        if groups is None or id(module) in self._unknown or not getattr(module, "post_process", True):
-            return None  # a stage of a pipeline, whose last one has what the whole model returns
+        if groups is None or id(module) in self._unknown:
+            return None
         if all(size == 1 for size in _sizes(groups)):
             return whole(shape)
         if len(shape) == 1:
@@ -271,6 +271,16 @@ def keys(model: Any) -> dict[int, str]:
         for key, child in parts.children(module.local_experts) if first else ():
             found[id(child)] = str(first + int(key))
     return found
+
+
+def ends_of_stages(model: Any) -> set[int]:
+    """Ids of modules that return what a stage hands to the next one: no tensor of the whole model, and a rank with interleaved stages has
+    several under one name."""
+    return {
+        id(module)
+        for module in parts.all_modules(model)
+        if _is_megatron(module) and getattr(module, "post_process", True) is False
+    }
 
 
 def first_expert(module: Any) -> int:

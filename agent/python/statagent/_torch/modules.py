@@ -61,6 +61,14 @@ def unwrap(module: Any) -> Any:
     return module
 
 
+def has_forward(module: Any) -> bool:
+    """Whether it may be called. Not a ModuleList or ModuleDict, which only hold others."""
+    from torch.nn import Module
+
+    defined = {name: next(base for base in type(module).__mro__ if name in vars(base)) for name in ("forward", "__call__")}
+    return any(base is not Module for base in defined.values()) or "forward" in vars(module)
+
+
 def class_name(module: Any) -> str:
     """The class as the user wrote it: `fully_shard` and similar functions replace it with a class derived from their own and the module's."""
     made = type(module)
