@@ -156,6 +156,7 @@ Result<statagent::Placement> ReadPlacement(const char* function, const statagent
     placement.partial = from->partial != 0;
     placement.piece = from->piece;
     placement.pieces = std::max<std::uint32_t>(from->pieces, 1);
+    placement.unordered = from->unordered;
   }
   return placement;
 }

@@ -15,8 +15,8 @@ class TensorPlace {
   explicit TensorPlace(const TensorView& tensor) {
     if (tensor.placement == nullptr) return;
     const Placement& place = *tensor.placement;
-    view_ = {place.global_shape, place.boxes, place.ranges,
-             place.partial,      place.piece, place.pieces};
+    view_ = {place.global_shape, place.boxes,  place.ranges,   place.partial,
+             place.piece,        place.pieces, place.unordered};
   }
 
   // What is recorded with the tensor; null if its placement is not known.

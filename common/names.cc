@@ -65,7 +65,7 @@ constexpr std::array<std::string_view, kStatisticCount> kStatisticNames = {
     "min", "max",      "mean", "std", "l1",  "l2",   "nan",
     "inf", "inf_sign", "zero", "neg", "pos", "hash", "shape"};
 constexpr std::array<std::string_view, kHashKindCount> kHashKindNames = {
-    "content2", "crc32", "xor64", "md5", "sha1", "content"};
+    "content2", "crc32", "xor64", "md5", "sha1", "content", "rows"};
 constexpr std::array<std::string_view, kIfExistsCount> kIfExistsNames = {"unspecified", "error",
                                                                          "replace", "append"};
 

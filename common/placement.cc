@@ -85,6 +85,34 @@ bool Overlap(Spans spans) {
   return false;
 }
 
+// Along the unordered dimension, the tensor has any number of entries, and each box the size 1.
+Status CheckUnordered(std::span<const std::int64_t> shape, const PlacementView& placement) {
+  const std::size_t dims = placement.global_shape.size(), d = placement.unordered - 1;
+  const std::string which = "dimension " + std::to_string(d) + " is unordered";
+  if (d >= dims || shape.size() != dims || placement.boxes.empty()) {
+    return Refuse(placement, which + " in a shard of the shape " + Numbers(shape),
+                  "one of its dimensions, and boxes");
+  }
+  bool without_place = placement.global_shape[d] == 1;
+  for (std::size_t at = 0; at + 2 * dims <= placement.boxes.size(); at += 2 * dims) {
+    without_place =
+        without_place && placement.boxes[at + d] == 0 && placement.boxes[at + dims + d] == 1;
+  }
+  if (without_place) return Status::Ok();
+  return Refuse(placement, which + ", and the tensor or a box has a place or a size there",
+                "the offset 0 and the size 1");
+}
+
+// Whether the boxes together have the shape of the shard.
+bool HasShape(std::span<const std::int64_t> size, std::span<const std::int64_t> shape,
+              std::uint32_t unordered) {
+  if (size.size() != shape.size()) return false;
+  for (std::size_t d = 0; d < size.size(); ++d) {
+    if (size[d] != shape[d] && d + 1 != unordered) return false;
+  }
+  return true;
+}
+
 Status CheckBoxes(std::span<const std::int64_t> shape, const PlacementView& placement) {
   const std::size_t dims = placement.global_shape.size();
   if (dims == 0 || placement.boxes.size() % (2 * dims) != 0) {
@@ -100,7 +128,7 @@ Status CheckBoxes(std::span<const std::int64_t> shape, const PlacementView& plac
                   "boxes that follow each other along one dimension of the shard");
   }
   const Box first = BoxAt(placement, 0);
-  if (boxes == 1 && std::equal(first.size.begin(), first.size.end(), shape.begin(), shape.end())) {
+  if (boxes == 1 && HasShape(first.size, shape, placement.unordered)) {
     return CheckInside(placement,
                        first);  // the usual case, on the observing thread: without allocation
   }
@@ -118,7 +146,7 @@ Status CheckBoxes(std::span<const std::int64_t> shape, const PlacementView& plac
     return Refuse(placement, "boxes overlap in dimension " + std::to_string(joined),
                   "boxes without overlap");
   }
-  if (!std::equal(expected.begin(), expected.end(), shape.begin(), shape.end())) {
+  if (!HasShape(expected, shape, placement.unordered)) {
     return Refuse(
         placement, "the shard has the shape " + Numbers(shape),
         Numbers(expected) + ", the size of " + (boxes == 1 ? first.Text() : "its boxes together"));
@@ -192,6 +220,7 @@ Status CheckPlacement(std::span<const std::int64_t> shape, const PlacementView& 
     return Refuse(placement, "it has boxes and ranges",
                   "either boxes or ranges of the flattened tensor");
   }
+  if (placement.unordered != 0) STATCOLLECT_RETURN_IF_ERROR(CheckUnordered(shape, placement));
   if (!placement.boxes.empty()) return CheckBoxes(shape, placement);
   if (!placement.ranges.empty()) return CheckRanges(shape, placement);
   if (std::equal(placement.global_shape.begin(), placement.global_shape.end(), shape.begin(),
@@ -203,6 +232,7 @@ Status CheckPlacement(std::span<const std::int64_t> shape, const PlacementView& 
 
 bool IsWhole(const PlacementView& placement) {
   const std::size_t dims = placement.global_shape.size();
+  if (placement.unordered != 0) return false;
   std::uint64_t next = 0;  // element, or place along the joined dimension, that must follow
   if (!placement.ranges.empty()) {
     for (std::size_t i = 0; i + 1 < placement.ranges.size(); i += 2) {
@@ -228,8 +258,8 @@ bool IsWhole(const PlacementView& placement) {
 }
 
 PlacementView View(const Placement& placement) {
-  return {placement.global_shape, placement.boxes, placement.ranges,
-          placement.partial,      placement.piece, placement.pieces};
+  return {placement.global_shape, placement.boxes,  placement.ranges,   placement.partial,
+          placement.piece,        placement.pieces, placement.unordered};
 }
 
 Placement Copy(const PlacementView& view) {
@@ -238,7 +268,8 @@ Placement Copy(const PlacementView& view) {
           {view.ranges.begin(), view.ranges.end()},
           view.partial,
           view.piece,
-          view.pieces};
+          view.pieces,
+          view.unordered};
 }
 
 bool Matches(const Placement& placement, const PlacementView& view) {
@@ -246,8 +277,9 @@ bool Matches(const Placement& placement, const PlacementView& view) {
     return std::equal(x.begin(), x.end(), y.begin(), y.end());
   };
   return placement.partial == view.partial && placement.piece == view.piece &&
-         placement.pieces == view.pieces && equal(placement.global_shape, view.global_shape) &&
-         equal(placement.boxes, view.boxes) && equal(placement.ranges, view.ranges);
+         placement.pieces == view.pieces && placement.unordered == view.unordered &&
+         equal(placement.global_shape, view.global_shape) && equal(placement.boxes, view.boxes) &&
+         equal(placement.ranges, view.ranges);
 }
 
 }  // namespace statcollect

@@ -25,6 +25,7 @@ struct PlacementView {
       ranges;  // for each range: start, stop; they follow each other in the shard
   bool partial = false;
   std::uint32_t piece = 0, pieces = 1;
+  std::uint32_t unordered = 0;
 };
 
 PlacementView View(const Placement& placement);  // must not outlive it
@@ -32,8 +33,8 @@ Placement Copy(const PlacementView& view);
 bool Matches(const Placement& placement, const PlacementView& view);
 
 // kInvalidArgument, with shape, box and rule: a shard of this shape does not fit the placement,
-// boxes or ranges leave the tensor or overlap, numbers are negative or too many. Cost: n log n of
-// boxes or ranges.
+// boxes or ranges leave the tensor or overlap, numbers are negative or too many, an unordered
+// dimension has a place. Cost: n log n of boxes or ranges.
 Status CheckPlacement(std::span<const std::int64_t> shape, const PlacementView& placement);
 
 // Whether each element of the shard has the same index in the logical tensor: hash and sketch are

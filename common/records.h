@@ -51,6 +51,11 @@ struct Placement {
   // known. The global shape is then that of this piece, the piece-th of them. Pieces add up but for
   // hash and sketch.
   std::uint32_t piece = 0, pieces = 1;
+  // 1 + the dimension along which this rank has a set of entries, in an order that means nothing
+  // (the rows of an expert's tokens); 0: none. The logical tensor and its boxes then have the size
+  // 1 there, so that all entries have the same place, and pieces add up to a larger set, hash and
+  // sketch as well. Ranks with the same piece and boxes hold replicas.
+  std::uint32_t unordered = 0;
   bool operator==(const Placement&) const = default;
 };
 

@@ -84,8 +84,10 @@ enum class HashKind : std::uint8_t {
   kMd5 = 3,       // first 64 bits, big endian
   kSha1 = 4,      // first 64 bits, big endian
   kContent3 = 5,  // statagent's own, of definition 3: agent/stats/fingerprint.h
+  kRows3 = 6,     // the same, of a tensor with an unordered dimension (Placement): equal for equal
+                  // sets of rows. The sketch is of this kind, too
 };
-inline constexpr int kHashKindCount = 6;
+inline constexpr int kHashKindCount = 7;
 
 // Whether the hash is statagent's own, of the raw bits of the elements, whichever the definition.
 constexpr bool IsContent(HashKind kind) {

@@ -156,6 +156,7 @@ std::string Definition(const Placement& placement) {
   w.Number(4, placement.partial ? 1 : 0);
   w.Number(5, placement.piece);
   w.Number(6, placement.pieces);
+  w.Number(7, placement.unordered);
   return w.Take();
 }
 

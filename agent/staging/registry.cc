@@ -30,7 +30,7 @@ std::size_t HashLayout(DType dtype, std::span<const std::int64_t> shape,
   add(placement->global_shape);
   add(placement->boxes);
   add(placement->ranges);
-  return Mix(Mix(hash, placement->piece),
+  return Mix(Mix(Mix(hash, placement->piece), placement->unordered),
              std::size_t{placement->pieces} << 1 | (placement->partial ? 1 : 0));
 }
 
@@ -220,7 +220,10 @@ std::uint32_t Registry::AddLayout(DType dtype, std::span<const std::int64_t> sha
   if (layouts_.size() >= kLayoutsMax) return kNone;
   const auto id = static_cast<std::uint32_t>(layouts_.size());
   Layout layout{id, dtype, {shape.begin(), shape.end()}};
-  if (placement != nullptr) layout.placement = Copy(*placement);
+  if (placement != nullptr) {
+    layout.placement = Copy(*placement);
+    if (placement->unordered != 0) layout.hash_kind = HashKind::kRows3;
+  }
   definitions_->Add(layouts_.emplace_back(std::move(layout)));
   layout_ids_.emplace(HashLayout(dtype, shape, placement), id);
   return id;

@@ -14,11 +14,13 @@ PlacementRuns::PlacementRuns(const CpuTensor& tensor, const Placement& placement
       shape_(tensor.shape),
       dims_(placement.global_shape.size()),
       boxes_(dims_ == 0 ? 0 : placement.boxes.size() / (2 * dims_)),
+      unordered_(placement.unordered == 0 ? kDimsMax : placement.unordered - 1),
       joined_(JoinedDimension(placement)) {
   if (boxes_ == 0) return;
   run_dim_ = dims_ - 1;
   const auto whole = [&](std::size_t d) {
-    return boxes_ > 1 && d == joined_ ? false : shape_[d] == placement.global_shape[d];
+    if (d == unordered_ || (boxes_ > 1 && d == joined_)) return false;
+    return shape_[d] == placement.global_shape[d];
   };
   while (run_dim_ > 0 && whole(run_dim_)) {
     inner_ *= static_cast<std::uint64_t>(shape_[run_dim_]);
@@ -54,10 +56,18 @@ ElementRun PlacementRuns::InBoxes(std::uint64_t element) const noexcept {
     const auto size = static_cast<std::uint64_t>(shape_[d]);
     const std::uint64_t place = rest % size;
     rest /= size;
+    if (d == unordered_) {  // all entries lie where the first does
+      if (d == run_dim_) run.count = inner_ - within;
+      if (d == run_dim_ || (d + 1 == run_dim_ && boxes_ == 1)) {
+        run.rows = size - 1 - place;
+        run.row = d == run_dim_ ? inner_ : static_cast<std::uint64_t>(shape_[run_dim_]) * inner_;
+      }
+      continue;
+    }
     const ElementRun along =
         d == joined_ ? AlongJoined(place) : ElementRun{BoxOffset(0, d) + place, size - place};
     if (d == run_dim_) run.count = along.count * inner_ - within;
-    if (d + 1 == run_dim_ && boxes_ == 1) {
+    if (d + 1 == run_dim_ && run_dim_ != unordered_ && boxes_ == 1) {
       run.rows = size - 1 - place;
       run.row = static_cast<std::uint64_t>(shape_[run_dim_]) * inner_;
       run.stride = stride;

@@ -15,7 +15,7 @@ struct ElementRun {
   std::uint64_t count = 0;
   // Runs of `row` elements that follow this one in the shard, each `stride` further in the logical
   // tensor.
-  std::uint64_t rows = 0, row = 0, stride = 0;
+  std::uint64_t rows = 0, row = 0, stride = 0;  // stride 0: in an unordered dimension
 };
 
 // The runs of a shard. Copies nothing: the placement must outlive it. Threads: any.
@@ -41,6 +41,7 @@ class PlacementRuns {
   const std::span<const std::int64_t> shape_;  // of the shard
   const std::size_t dims_;
   const std::size_t boxes_;
+  const std::size_t unordered_;  // dimension; kDimsMax or more: none
   std::size_t joined_ =
       0;  // dimension along which the boxes follow each other, if there are several
   std::size_t run_dim_ = 0;  // all dimensions behind it are whole

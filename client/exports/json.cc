@@ -66,6 +66,7 @@ void AddPlacement(Object& object, const Placement& place) {
   }
   if (place.pieces > 1) object.Add("piece", place.piece).Add("pieces", place.pieces);
   if (place.partial) object.Next("partial") += "true";
+  if (place.unordered != 0) object.Add("unordered", place.unordered - 1);
 }
 
 class JsonExporter final : public Exporter {

@@ -68,7 +68,8 @@ Result<Placement> PlacementFromWire(const v1::Placement& wire, const Layout& lay
                            .ranges = NumbersOf(wire.ranges()),
                            .partial = wire.partial(),
                            .piece = wire.piece(),
-                           .pieces = std::max<std::uint32_t>(wire.pieces(), 1)};
+                           .pieces = std::max<std::uint32_t>(wire.pieces(), 1),
+                           .unordered = wire.unordered()};
   const Status fits = CheckPlacement(layout.shape, view);
   if (!fits.ok()) return Within("batch: " + At("layouts", index), fits);
   return Copy(view);
@@ -152,6 +153,7 @@ void PlacementToWire(const Placement& placement, v1::Placement* wire) {
   wire->set_partial(placement.partial);
   wire->set_piece(placement.piece);
   wire->set_pieces(placement.pieces);
+  wire->set_unordered(placement.unordered);
 }
 
 }  // namespace

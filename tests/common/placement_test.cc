@@ -74,6 +74,29 @@ TEST(PlacementCheck, RefusesBoxesThatAreNotTheShards) {
   ExpectRefused({.global_shape = global, .boxes = {0, 0, 4, 3, 0, 0, 4, 3}}, {4, 6}, "overlap");
 }
 
+TEST(PlacementCheck, AnUnorderedDimensionHasAnyLengthAndNoPlace) {
+  const Sizes global = {1, 8};
+  for (const std::int64_t rows : {0, 1, 37}) {
+    const Sizes shape = {rows, 4};
+    EXPECT_TRUE(CheckPlacement(shape, {.global_shape = global,
+                                       .boxes = Sizes{0, 4, 1, 4},
+                                       .piece = 1,
+                                       .pieces = 2,
+                                       .unordered = 1})
+                    .ok());
+  }
+  ExpectRefused({.global_shape = global, .boxes = {0, 4, 1, 4}, .unordered = 1}, {7, 3},
+                "the shard has the shape (7, 3)");
+  ExpectRefused({.global_shape = {9, 8}, .boxes = {2, 0, 7, 8}, .unordered = 1}, {7, 8},
+                "dimension 0 is unordered, and the tensor or a box has a place or a size there; "
+                "expected the offset 0 and the size 1");
+  ExpectRefused({.global_shape = global, .boxes = {0, 0, 1, 8}, .unordered = 3}, {7, 8},
+                "dimension 2 is unordered in a shard of the shape (7, 8)");
+  ExpectRefused({.global_shape = global, .unordered = 1}, {7, 8}, "and boxes");
+  ExpectRefused({.global_shape = global, .ranges = {0, 8}, .unordered = 1}, {7, 8}, "and boxes");
+  EXPECT_FALSE(IsWhole({.global_shape = global, .boxes = Sizes{0, 0, 1, 8}, .unordered = 1}));
+}
+
 TEST(PlacementCheck, RefusesRangesThatAreNotTheShards) {
   const Sizes global = {4, 8};
   ExpectRefused({.global_shape = global, .ranges = {0, 33}}, {33}, "a range goes from 0 to 33");
@@ -142,6 +165,7 @@ TEST(PlacementWhole, IsWhatLeavesEachElementAtItsIndex) {
   int wholes = 0;
   for (int i = 0; i < 20000; ++i) {
     const Layout shard = testing::RandomShard(random);
+    if (shard.placement->unordered != 0) continue;
     Sizes extents = shard.placement->global_shape;
     for (std::int64_t& extent : extents) extent = std::max<std::int64_t>(extent, 1);
     if (NumelOf(extents) > 4096) continue;

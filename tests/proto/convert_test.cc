@@ -464,8 +464,8 @@ TEST(ConvertBatch, RefusesPartsThatContradictTheLayout) {
   layout.untrusted = 1u << 14;
   EXPECT_THAT(refusal(layout, {}), HasSubstr("bits 0..13"));
   layout.untrusted = 0;
-  layout.hash_kind = static_cast<HashKind>(6);
-  EXPECT_THAT(refusal(layout, {}), HasSubstr("hash kind 6"));
+  layout.hash_kind = static_cast<HashKind>(7);
+  EXPECT_THAT(refusal(layout, {}), HasSubstr("hash kind 7"));
   layout.hash_kind = HashKind::kContent3;
   layout.absent = BitOf(Statistic::kShape);
   EXPECT_THAT(refusal(layout, {}), HasSubstr("of unknown shape with 1 dimensions"));

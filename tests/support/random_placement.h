@@ -31,7 +31,7 @@ inline std::vector<std::int64_t> RandomSpans(std::mt19937_64& random, std::int64
 }
 
 // A rank's shard: its layout has shape and placement. Whole tensors, boxes, zigzags, ranges,
-// partial sums, pieces; sizes of 0 and of 2^40 are among them.
+// partial sums, pieces, rows in any order; sizes of 0 and of 2^40 are among them.
 inline Layout RandomShard(std::mt19937_64& random, std::uint32_t id = 0) {
   Placement place;
   for (std::int64_t dims = PickFrom(random, 0, 4); dims > 0; --dims)
@@ -71,6 +71,16 @@ inline Layout RandomShard(std::mt19937_64& random, std::uint32_t id = 0) {
     for (std::size_t i = 0; i < place.ranges.size(); i += 2)
       elements += place.ranges[i + 1] - place.ranges[i];
     layout.shape = {elements};
+  }
+  if (!place.boxes.empty() && random() % 4 == 0) {
+    const std::size_t d = random() % dims;
+    place.unordered = static_cast<std::uint32_t>(d + 1);
+    place.global_shape[d] = 1;
+    place.boxes.resize(2 * dims);  // one
+    for (std::size_t i = 0; i < dims; ++i) layout.shape[i] = place.boxes[dims + i];
+    place.boxes[d] = 0;
+    place.boxes[dims + d] = 1;
+    layout.shape[d] = PickFrom(random, 0, 12);
   }
   layout.placement = std::move(place);
   return layout;

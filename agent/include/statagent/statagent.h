@@ -80,7 +80,9 @@ typedef struct {
   uint32_t partial; /* 1: a sum that is still to be reduced over the ranks with the same place */
   uint32_t piece,
       pieces; /* the batch is split over `pieces` ranks in an unknown order; 0 pieces mean 1 */
-  uint32_t reserved; /* 0 */
+  /* 1 + a dimension in which the tensor has a set of entries in any order, and the logical tensor
+   * the size 1; 0: none */
+  uint32_t unordered;
 } statagent_placement;
 
 typedef struct {

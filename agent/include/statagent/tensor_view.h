@@ -30,6 +30,10 @@ struct Placement {
   // The batch is split over `pieces` data-parallel ranks in an unknown order. The global shape is
   // then that of this piece, the piece-th of them.
   std::uint32_t piece = 0, pieces = 1;
+  // 1 + the dimension along which the tensor has a set of entries, in an order that means nothing;
+  // 0: none. The logical tensor and the boxes have the size 1 there. Pieces then add up to a larger
+  // set.
+  std::uint32_t unordered = 0;
 };
 
 // Owns nothing: pointer, shape and strides must stay valid during the call that receives the view.

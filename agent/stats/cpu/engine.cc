@@ -170,9 +170,10 @@ class FingerprintGatherer {
   // Within one block.
   void Collect(const unsigned char* from, std::uint64_t at, std::uint64_t count) noexcept {
     const std::uint64_t first = at / kLanes, last = (at + count - 1) / kLanes;
-    if (first < begin_ || first > end_ + kGap || first / kBlockGroups != begin_ / kBlockGroups) {
+    if (at < next_ || first > end_ + kGap || first / kBlockGroups != begin_ / kBlockGroups) {
       FlushCollected();
     }
+    next_ = at + count;
     if (!cleared_) std::fill_n(buffer_, kBlockComponents * bytes_, static_cast<unsigned char>(0));
     cleared_ = true;
     if (begin_ == end_) begin_ = first;
@@ -189,7 +190,7 @@ class FingerprintGatherer {
     const GroupRun run = {from, begin_, static_cast<std::uint32_t>(end_ - begin_)};
     add_(&run, 1, chunk_);
     std::fill_n(from, (end_ - begin_) * kLanes * bytes_, static_cast<unsigned char>(0));
-    begin_ = end_ = 0;
+    begin_ = end_ = next_ = 0;
   }
 
   const RunsFunction add_;
@@ -198,6 +199,7 @@ class FingerprintGatherer {
   GroupRun run_[kRunsMax];
   std::size_t runs_ = 0;
   std::uint64_t begin_ = 0, end_ = 0;  // groups in the buffer, of one block
+  std::uint64_t next_ = 0;             // component behind the last that was collected
   bool cleared_ = false;               // what is in the buffer beside those is 0
   alignas(64) unsigned char buffer_[kBlockComponents * kComponentBytesMax];
 };

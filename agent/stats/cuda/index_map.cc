@@ -1,6 +1,7 @@
 #include "agent/stats/cuda/index_map.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -116,7 +117,8 @@ void AddRanges(const Placement& placement, std::uint64_t parts, MapBuilder* map)
   map->Prepend(std::move(dim));
 }
 
-void AddBoxes(const Placement& placement, std::uint64_t parts, MapBuilder* map) {
+void AddBoxes(std::span<const std::int64_t> shape, const Placement& placement, std::uint64_t parts,
+              MapBuilder* map) {
   const std::size_t dims = placement.global_shape.size(),
                     boxes = placement.boxes.size() / (2 * dims);
   const auto number = [&](std::size_t box, std::size_t i) {
@@ -134,6 +136,8 @@ void AddBoxes(const Placement& placement, std::uint64_t parts, MapBuilder* map) 
       along.Add(number(box, d), number(box, dims + d));
     std::uint64_t first = 0;
     MapDim dim = std::move(along).Take(stride, &first);
+    if (d + 1 == placement.unordered)
+      dim = {.size = static_cast<std::uint64_t>(shape[d]), .stride = 0, .segments = {}};
     map->AddFirst(first);
     map->Prepend(std::move(dim));
     stride *= static_cast<std::uint64_t>(placement.global_shape[d]);
@@ -155,7 +159,7 @@ Status MakeIndexMap(const CpuTensor& tensor, const Placement& placement,
   if (placement.boxes.empty()) {
     AddRanges(placement, parts, &map);
   } else {
-    AddBoxes(placement, parts, &map);
+    AddBoxes(tensor.shape, placement, parts, &map);
   }
   return map.Finish(words);
 }

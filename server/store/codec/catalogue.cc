@@ -19,6 +19,8 @@ namespace {
 constexpr std::uint8_t kVersion = 1;
 // Of a layout with a placement, which builds before placements refuse by its version.
 constexpr std::uint8_t kPlacedVersion = 2;
+// Of one with an unordered dimension, likewise.
+constexpr std::uint8_t kUnorderedVersion = 3;
 
 // Of a hello and a rank of a launch of which only some ranks record. Builds before that refuse it
 // by its version.
@@ -31,7 +33,7 @@ constexpr std::uint8_t kVersionMax<SessionInfo> = kRanksVersion;
 template <>
 constexpr std::uint8_t kVersionMax<RankMeta> = kRanksVersion;
 template <>
-constexpr std::uint8_t kVersionMax<Layout> = kPlacedVersion;
+constexpr std::uint8_t kVersionMax<Layout> = kUnorderedVersion;
 
 // One past the greatest value of an enumeration that is stored.
 constexpr int CountOf(IfExists) { return kIfExistsCount; }
@@ -233,6 +235,7 @@ void Fields(Io& io, Ref<Io, Layout> l) {
   if constexpr (Io::kReads) l.placement.emplace();
   auto& p = *l.placement;
   io(p.global_shape, p.boxes, p.ranges, p.partial, p.piece, p.pieces);
+  if (io.More(p.unordered != 0)) io(p.unordered);
   if constexpr (Io::kReads) io.Expect(io.ok() && CheckPlacement(l.shape, View(p)).ok());
 }
 
@@ -307,7 +310,9 @@ std::string Encode(const RankMeta& rank) {
 }
 std::string Encode(const TensorDef& def) { return EncodeSealed(def); }
 std::string Encode(const Layout& layout) {
-  return EncodeSealed(layout, layout.placement ? kPlacedVersion : kVersion);
+  if (!layout.placement) return EncodeSealed(layout);
+  return EncodeSealed(layout,
+                      layout.placement->unordered == 0 ? kPlacedVersion : kUnorderedVersion);
 }
 std::string Encode(const ScalarRecord& scalar) { return EncodeSealed(scalar); }
 std::string Encode(const EventRecord& event) { return EncodeSealed(event); }

@@ -199,6 +199,7 @@ def _placement(tensor: Any) -> Placement | None:
     return Placement(
         numbers(found.global_shape, dims), boxes=tuple(zip(sides[::2], sides[1::2])), ranges=tuple(zip(ranges[::2], ranges[1::2])),
         partial=bool(found.partial), piece=found.piece, pieces=found.pieces,
+        unordered=found.unordered - 1 if found.unordered else None,
     )  # fmt: skip
 
 

@@ -95,6 +95,118 @@ TEST(Placement, PutsEachComponentAtItsIndex) {
   }
 }
 
+// A set of rows, whole: any shape, with one unordered dimension.
+struct RowSet {
+  TestTensor whole;
+  std::size_t rows = 0;  // which dimension they are along
+
+  std::uint64_t Stride() const {
+    std::uint64_t stride = 1;
+    for (std::size_t d = rows + 1; d < whole.shape.size(); ++d)
+      stride *= static_cast<std::uint64_t>(whole.shape[d]);
+    return stride;
+  }
+  // As if there was one row.
+  ReferenceIndex Index() const {
+    const std::uint64_t parts = IsComplex(whole.dtype) ? 2 : 1, row = Stride() * parts;
+    const auto count = static_cast<std::uint64_t>(whole.shape[rows]);
+    return [=](std::uint64_t i) { return i / (row * count) * row + i % row; };
+  }
+};
+
+// Rows are dealt out to ranks in any order; each rank's are cut once along another dimension.
+Cut Deal(Random& random, const RowSet& set) {
+  Cut cut{"rows", {}};
+  const Sizes& shape = set.whole.shape;
+  Sizes order = Between(0, shape[set.rows]);
+  std::shuffle(order.begin(), order.end(), random);
+  const Sizes places = CutPlaces(random, shape[set.rows], Pick(random, 1, 4));
+  const auto other =
+      static_cast<std::size_t>(Pick(random, 0, static_cast<std::int64_t>(shape.size()) - 1));
+  for (std::size_t rank = 0; rank + 1 < places.size(); ++rank) {
+    const Sizes sides = other == set.rows ? Sizes{0, shape[other]}
+                                          : CutPlaces(random, shape[other], Pick(random, 1, 3));
+    for (std::size_t side = 0; side + 1 < sides.size(); ++side) {
+      std::vector<Sizes> indices;
+      for (const std::int64_t size : shape) indices.push_back(Between(0, size));
+      if (other != set.rows) indices[other] = Between(sides[side], sides[side + 1]);
+      indices[set.rows].assign(order.begin() + places[rank], order.begin() + places[rank + 1]);
+      Shard shard;
+      Sizes size;
+      for (const Sizes& along : indices) size.push_back(static_cast<std::int64_t>(along.size()));
+      shard.boxes.assign(shape.size(), 0);
+      shard.boxes.insert(shard.boxes.end(), size.begin(), size.end());
+      shard.boxes[shape.size() + set.rows] = 1;
+      if (other != set.rows) shard.boxes[other] = sides[side];
+      shard.tensor = Elements(set.whole, NumbersOf(shape, indices), size);
+      cut.shards.push_back(std::move(shard));
+    }
+  }
+  return cut;
+}
+
+// Against the definition: whatever the order of rows, and however they are spread.
+TEST(Placement, RowsInAnyOrderAddUpHoweverTheyAreSpread) {
+  const std::uint64_t seed = Setting("STATCOLLECT_TEST_SEED", 20261129);
+  const std::uint64_t cases = Setting("STATCOLLECT_TEST_CASES", 2000);
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  Random random(seed);
+  CpuWorkers workers(2);
+  for (std::uint64_t i = 0; i < cases && !testing::Test::HasFailure(); ++i) {
+    const DType dtype = kAllDTypes[random() % std::size(kAllDTypes)];
+    RowSet set{RandomNumbers(dtype, CutShape(random), random), 0};
+    set.rows = random() % set.whole.shape.size();
+    Sizes logical = set.whole.shape;
+    logical[set.rows] = 1;
+    const std::string what = "seed " + std::to_string(seed) + " case " + std::to_string(i) + ": " +
+                             std::string(Name(dtype));
+    TensorStats merged;
+    std::vector<double> sketch(32, 0.0);
+    for (const Shard& shard : Deal(random, set).shards) {
+      const Placement placement{.global_shape = logical,
+                                .boxes = shard.boxes,
+                                .unordered = static_cast<std::uint32_t>(set.rows + 1)};
+      const Status valid = Validate(shard.tensor.View(), placement);
+      ASSERT_TRUE(valid.ok()) << what << ": " << valid.message();
+      std::vector<double> of_shard(32);
+      std::uint32_t written = 0;
+      Merge(merged, ComputeCpu(shard.tensor.View(), of_shard, {}, &written, &workers, &placement));
+      MergeSketch(sketch, of_shard);
+    }
+    const ReferenceComponents components = ComponentsOf(set.whole.View());
+    EXPECT_EQ(merged.hash, ReferenceHash(components, set.Index())) << what;
+    const Computed whole = Compute(set.whole, 32);
+    EXPECT_EQ(merged.numel, whole.stats.numel) << what;
+    EXPECT_EQ(merged.max, whole.stats.max) << what;
+    ExpectNear(merged.l2, whole.stats.l2, whole.stats.l2, what + " l2");
+    const std::vector<long double> expected = ReferenceSketch(components, 32, set.Index());
+    for (std::size_t k = 0; k < 32; ++k)
+      ExpectNear(sketch[k], expected[k], whole.stats.l1, what + " sketch");
+  }
+}
+
+// As wide as those of models: read where they lie, in quads.
+TEST(Placement, WideRowsInAnyOrderAreAtTheirColumns) {
+  Random random(75);
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF64, DType::kI8, DType::kC64}) {
+    for (const std::int64_t columns : {16, 40, 64, 100, 256, 1024, 2048, 5000}) {
+      const RowSet set{RandomNumbers(dtype, {67, columns}, random), 0};
+      const Sizes logical = {1, columns}, boxes = {0, 0, 1, columns};
+      const Placement placement{.global_shape = logical, .boxes = boxes, .unordered = 1};
+      std::vector<double> sketch(32);
+      std::uint32_t written = 0;
+      const TensorStats stats =
+          ComputeCpu(set.whole.View(), sketch, {}, &written, nullptr, &placement);
+      const ReferenceComponents components = ComponentsOf(set.whole.View());
+      const std::string what = std::string(Name(dtype)) + " " + std::to_string(columns);
+      EXPECT_EQ(stats.hash, ReferenceHash(components, set.Index())) << what;
+      const std::vector<long double> expected = ReferenceSketch(components, 32, set.Index());
+      for (std::size_t k = 0; k < 32; ++k)
+        ExpectNear(sketch[k], expected[k], stats.l1, what + " sketch");
+    }
+  }
+}
+
 // Rows of whole groups, next to each other and far apart, of boxes in two and three dimensions.
 TEST(Placement, RowsOfWholeGroupsAreWalkedFromOneToTheNext) {
   Random random(73);

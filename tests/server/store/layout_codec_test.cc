@@ -73,6 +73,17 @@ TEST(LayoutCodec, GoldenBytesOfAPlacement) {
             "664a4e08");
 }
 
+TEST(LayoutCodec, GoldenBytesOfAnUnorderedDimensionAreOfAVersionOfTheirOwn) {
+  Layout layout{.id = 2, .dtype = DType::kF32, .shape = {37, 4}, .hash_kind = HashKind::kRows3};
+  layout.placement = Placement{
+      .global_shape = {1, 8}, .boxes = {0, 4, 1, 4}, .piece = 1, .pieces = 2, .unordered = 1};
+  EXPECT_EQ(HexText(Encode(layout)), "030202024a080000060202100400080208000001020146484692");
+  EXPECT_EQ(*Decode<Layout>("layout", Encode(layout)), layout);
+  const Status refused = Unseal("layout", Encode(layout), 2).status();
+  EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
+  EXPECT_THAT(refused.message(), HasSubstr("upgrade statcollectord"));
+}
+
 TEST(LayoutCodec, ABuildBeforePlacementsIsToldToUpgrade) {
   Layout layout{.id = 2, .dtype = DType::kF32, .shape = {4}};
   EXPECT_TRUE(Unseal("layout", Encode(layout), 1).ok());
@@ -104,7 +115,7 @@ TEST(LayoutCodec, DamagedPlacementsUnderACorrectChecksumNeverCrash) {
     for (std::size_t flips = 1 + random() % 3; flips > 0; --flips)
       bad[random() % bad.size()] = static_cast<char>(random());
     bad.resize(bad.size() - random() % 2);
-    const auto layout = Decode<Layout>("layout", Seal(2, bad));
+    const auto layout = Decode<Layout>("layout", Seal(3, bad));
     if (!layout.ok()) continue;
     EXPECT_EQ(*Decode<Layout>("layout", Encode(*layout)), *layout);
   }

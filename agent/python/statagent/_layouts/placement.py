@@ -18,6 +18,7 @@ class Placement:
     partial: bool = False
     piece: int = 0
     pieces: int = 1
+    unordered: int | None = None  # the dimension whose entries are a set, such as the rows of an expert's tokens
 
 
 def whole(shape: tuple[int, ...]) -> Placement:

@@ -106,7 +106,7 @@ class Placement(_Structure):
         ("partial", c_uint32),
         ("piece", c_uint32),
         ("pieces", c_uint32),
-        ("reserved", c_uint32),
+        ("unordered", c_uint32),
     ]
 
 

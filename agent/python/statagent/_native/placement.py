@@ -31,6 +31,7 @@ def _make(placement: placements.Placement) -> Placement:
         ndim=dims, global_shape=at, boxes=at + 8 * dims, ranges=at + 8 * (dims + len(boxes)),
         box_count=len(placement.boxes) if dims else 0, range_count=len(placement.ranges),
         partial=int(placement.partial), piece=placement.piece, pieces=placement.pieces,
+        unordered=0 if placement.unordered is None else placement.unordered + 1,
     )  # fmt: skip
     made.numbers = numbers
     return made

@@ -94,6 +94,26 @@ TEST(CudaShards, AddUpToTheWholeHoweverItIsCut) {
   }
 }
 
+// Narrow and wide rows in any order, whole ones and parts of columns, of one matrix and of several.
+TEST(CudaShards, RowsInAnyOrderAgree) {
+  Random random(84);
+  for (const DType dtype : kAllDTypes) {
+    for (const std::int64_t columns : {1, 7, 16, 48, 256, 1000, 2048}) {
+      const std::string what = std::string(Name(dtype)) + " " + std::to_string(columns);
+      const TestTensor matrix = AnyTensor(random, dtype, {23, columns});
+      const Sizes rows = {1, columns + 9}, part = {0, 9, 1, columns}, whole = {0, 0, 1, columns};
+      ExpectAgrees(matrix.View(), {.global_shape = rows, .boxes = part, .unordered = 1}, what);
+      ExpectAgrees(matrix.View(),
+                   {.global_shape = std::span(whole).last(2), .boxes = whole, .unordered = 1},
+                   what + " whole");
+      const TestTensor several = AnyTensor(random, dtype, {3, 11, columns});
+      const Sizes experts = {8, 1, columns}, box = {4, 0, 0, 3, 1, columns};
+      ExpectAgrees(several.View(), {.global_shape = experts, .boxes = box, .unordered = 2},
+                   what + " of experts");
+    }
+  }
+}
+
 // Rows that are blocks, groups, vectors, or nothing of the logical tensor's; several pieces a unit.
 TEST(CudaShards, AgreeAtEveryKindOfPlace) {
   Random random(81);
