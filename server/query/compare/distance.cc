@@ -9,6 +9,7 @@
 #include "common/names.h"
 #include "common/placement.h"
 #include "server/query/compare/noise.h"
+#include "server/query/compare/zero_rows.h"
 
 namespace statcollect::query {
 namespace {
@@ -350,7 +351,11 @@ Comparison Compare(const Observation& a, const Observation& b, std::optional<dou
     result.reason = reason;
     return result;
   };
-  if (shapes && a.layout->shape != b.layout->shape) return diverged(Reason::kShape);
+  if (shapes && a.layout->shape != b.layout->shape) {
+    SameRows rows;
+    if (TakeZeroRows(a, b, &rows)) return Compare(rows.a, rows.b, tolerance, exact, interval);
+    return diverged(Reason::kShape);
+  }
   if (!SameNonfinite(a, b)) {
     result.distance = Distance{
         .value = kInfinite, .kind = DistanceKind::kStatistics, .low = kInfinite, .high = kInfinite};

@@ -12,6 +12,7 @@ Cut CutOf(const Layout& layout) {
   const std::size_t dims = placement.global_shape.size();
   Cut cut{static_cast<std::int64_t>(dims), placement.partial ? 1 : 0, placement.piece,
           placement.pieces, placement.ranges.empty() ? 0 : 1};
+  cut.push_back(placement.unordered);
   if (!placement.ranges.empty() || dims == 0 || placement.boxes.size() < 2 * dims) return cut;
   cut.push_back(static_cast<std::int64_t>(placement.boxes.size() / (2 * dims)));
   for (std::size_t d = 0; d < dims; ++d) {

@@ -14,8 +14,10 @@
 #include "common/saturating.h"
 #include "common/shape.h"
 #include "common/text.h"
+#include "server/query/logical/common_order.h"
 #include "server/query/logical/cut.h"
 #include "server/query/logical/logical_scan.h"
+#include "server/query/logical/stage.h"
 
 namespace statcollect::query {
 namespace {
@@ -93,15 +95,20 @@ Status LogicalRun::Read() {
   return Status::Ok();
 }
 
-// Ranks with the same weights are of one stage; stages are numbered by their lowest rank.
+// Stages are numbered by their lowest rank.
 void LogicalRun::FindStages(Attempt& attempt) {
-  std::vector<std::set<std::string>> stages;
+  std::vector<WeightNames> stages;
   for (Member& member : attempt.members) {
-    std::set<std::string> weights;
+    WeightNames weights;
     for (const TensorDef& def : member.activations) {
       if (def.key.kind == Kind::kWeight) weights.insert(def.key.name);
     }
-    const auto known = std::find(stages.begin(), stages.end(), weights);
+    auto known = std::find(stages.begin(), stages.end(), weights);
+    if (known == stages.end()) {
+      known = std::find_if(stages.begin(), stages.end(),
+                           [&](const WeightNames& stage) { return AreOfOneStage(stage, weights); });
+      attempt.other_weights = attempt.other_weights || known != stages.end();
+    }
     member.stage = static_cast<std::uint32_t>(known - stages.begin());
     if (known == stages.end()) stages.push_back(std::move(weights));
   }
@@ -366,11 +373,10 @@ const MergePlan& LogicalRun::PlanOf(Attempt& attempt, const Parts& parts, Step& 
   return *plan;
 }
 
-void LogicalRun::Merge(Attempt& attempt, std::uint64_t step_number, Step& step, Merged* merged) {
-  for (StatColumns& block : merged->blocks) Empty(&block);
-  merged->hashed.fill(true);
-  ReaderLock lock(mutex_);
+std::vector<std::pair<std::uint64_t, const LogicalRun::Parts*>> LogicalRun::InOrder(
+    const Attempt& attempt, const Step& step) const {
   std::vector<std::pair<std::uint64_t, const Parts*>> ordered;
+  std::vector<Ordered> records;
   ordered.reserve(step.parts.size());
   for (const Parts& parts : step.parts) {
     std::uint64_t first = ~std::uint64_t{0};
@@ -380,9 +386,22 @@ void LogicalRun::Merge(Attempt& attempt, std::uint64_t step_number, Step& step, 
                                       : OrderOf(attempt.activations[parts.first].key, part.stage,
                                                 attempt.stages, part.order);
       first = std::min(first, order);
+      if (attempt.other_weights)
+        records.push_back({part.rank, part.order, static_cast<std::uint32_t>(ordered.size())});
     }
     ordered.emplace_back(first, &parts);
   }
+  if (!attempt.other_weights || attempt.stages > 1) return ordered;
+  const std::vector<std::uint64_t> places = CommonOrder(records, ordered.size());
+  for (std::size_t i = 0; i < places.size(); ++i) ordered[i].first = places[i];
+  return ordered;
+}
+
+void LogicalRun::Merge(Attempt& attempt, std::uint64_t step_number, Step& step, Merged* merged) {
+  for (StatColumns& block : merged->blocks) Empty(&block);
+  merged->hashed.fill(true);
+  ReaderLock lock(mutex_);
+  std::vector<std::pair<std::uint64_t, const Parts*>> ordered = InOrder(attempt, step);
   std::sort(ordered.begin(), ordered.end(), [](const auto& x, const auto& y) {
     return std::pair(x.first, x.second->first) < std::pair(y.first, y.second->first);
   });
@@ -394,6 +413,7 @@ void LogicalRun::Merge(Attempt& attempt, std::uint64_t step_number, Step& step, 
 
 void LogicalRun::MergeInto(const MergePlan& plan, const Parts& parts, const TensorKey& key,
                            std::uint64_t step_number, Merged* merged) {
+  if (plan.nothing) return;
   auto& [with, without] = merged->blocks;
   const auto place = static_cast<std::uint32_t>(with.size() + without.size());
   TensorStats stats;
@@ -574,6 +594,7 @@ Result<std::vector<StatPoint>> LogicalRun::ActivationSeries(AttemptId attempt_id
     const std::uint32_t order = parts.front().order;
     const Parts of_step(activation, std::move(parts));
     const MergePlan& plan = PlanOf(*attempt, of_step, scratch);
+    if (plan.nothing) continue;
     StatPoint& point = points.emplace_back(
         StatPoint{.step = step, .layout = plan.layout.id, .order = order, .stats = {}});
     statcollect::query::Merge(plan, of_step.second, &point.stats, &no_sketch, &differing);

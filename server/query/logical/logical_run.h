@@ -134,6 +134,7 @@ class LogicalRun : public RunReader {
   struct Attempt {
     AttemptId id = 0;
     std::uint32_t stages = 1;
+    bool other_weights = false;  // ranks of a stage have weights that others of it lack: experts
     std::map<std::uint32_t, RankMeta> ranks;
     std::vector<Member> members;  // by rank
     std::vector<TensorDef> activations;
@@ -202,6 +203,10 @@ class LogicalRun : public RunReader {
   static Part MakePart(const Member& member, std::uint32_t id, std::uint32_t layout,
                        const TensorStats* stats, std::uint32_t order);
   bool IsDefined(const Member& member, const StatColumns& block) const
+      STATCOLLECT_REQUIRES_SHARED(mutex_);
+  // The tensors of the step, each with a number that grows with its place.
+  std::vector<std::pair<std::uint64_t, const Parts*>> InOrder(const Attempt& attempt,
+                                                              const Step& step) const
       STATCOLLECT_REQUIRES_SHARED(mutex_);
   void Merge(Attempt& attempt, std::uint64_t step_number, Step& step, Merged* merged);
   void MergeInto(const MergePlan& plan, const Parts& parts, const TensorKey& key,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -53,6 +54,24 @@ std::tuple<std::uint32_t, std::uint32_t, std::uint32_t> PieceOf(const Part& part
   return {PieceNumber(part), part.micro_batch, part.call};
 }
 
+// 1 + the unordered dimension; 0: none.
+std::uint32_t UnorderedOf(const Layout& layout) {
+  return layout.placement ? layout.placement->unordered : 0;
+}
+
+// Entries of the set that a part with an unordered dimension is; of others 1.
+std::uint64_t EntriesOf(const Layout& layout) {
+  const std::uint32_t unordered = UnorderedOf(layout);
+  return unordered == 0 ? 1 : static_cast<std::uint64_t>(layout.shape[unordered - 1]);
+}
+
+// Elements of the logical tensor that the part has; of a set, those of one entry.
+std::uint64_t HeldBy(const Layout& layout) {
+  Numbers shape = layout.shape;
+  if (UnorderedOf(layout) != 0) shape[UnorderedOf(layout) - 1] = 1;
+  return NumelOf(shape);
+}
+
 void Fail(MergePlan& plan, Tiling tiling, std::string problem) {
   if (plan.tiling == Tiling::kConflicting) return;
   plan.tiling = tiling;
@@ -86,6 +105,12 @@ void PlacePiece(std::span<const Part> parts, std::span<const std::uint32_t> piec
                       Text(shape) + " of " + std::string(Name(front.layout->dtype)) + " and " +
                       Text(GlobalShape(layout)) + " of " + std::string(Name(layout.dtype)));
     }
+    if (EntriesOf(layout) != EntriesOf(*front.layout)) {
+      return Fail(plan, Tiling::kConflicting,
+                  Two(front, parts[i]) + " have parts of the same rows, and " +
+                      std::to_string(EntriesOf(*front.layout)) + " and " +
+                      std::to_string(EntriesOf(layout)) + " rows");
+    }
     const auto known = plan.counted.begin() + static_cast<std::ptrdiff_t>(begin);
     const auto same = std::find_if(known, plan.counted.end(), [&](std::uint32_t at) {
       return SamePlace(*parts[at].layout, layout);
@@ -100,7 +125,7 @@ void PlacePiece(std::span<const Part> parts, std::span<const std::uint32_t> piec
                     "the parts of " + Two(parts[*other], parts[i]) + " overlap");
     }
     plan.counted.push_back(i);
-    held += NumelOf(layout.shape);
+    held += HeldBy(layout);
   }
   if (held != NumelOf(shape)) {
     Fail(plan, Tiling::kIncomplete,
@@ -132,7 +157,7 @@ bool PlaceAsOneBatch(std::span<const Part> parts, std::span<const std::uint32_t>
   return true;
 }
 
-// Whether all pieces of the batch are there.
+// Whether all pieces of the batch are there. Of a set, a rank may have none.
 void CheckPieces(std::span<const Part> parts, std::span<const std::uint32_t> sorted,
                  MergePlan& plan) {
   const Part& front = parts[sorted.front()];
@@ -148,11 +173,24 @@ void CheckPieces(std::span<const Part> parts, std::span<const std::uint32_t> sor
     if (last != PieceNumber(parts[i])) ++there;
     last = PieceNumber(parts[i]);
   }
-  if (there < PiecesOf(front)) {
+  if (there < PiecesOf(front) && UnorderedOf(*front.layout) == 0) {
     Fail(plan, Tiling::kIncomplete,
          RanksNamed("rank", RanksOf(parts, sorted)) + " recorded " + std::to_string(there) +
              " of the " + std::to_string(PiecesOf(front)) + " pieces of its batch");
   }
+}
+
+// The pieces of a set add up to a larger set.
+void DescribeSet(std::span<const Part> parts, MergePlan& plan) {
+  const std::uint32_t unordered = UnorderedOf(*parts.front().layout);
+  std::set<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>> pieces;
+  std::uint64_t entries = 0;
+  for (const std::uint32_t i : plan.counted) {
+    if (pieces.insert(PieceOf(parts[i])).second) entries += EntriesOf(*parts[i].layout);
+  }
+  plan.layout.shape[unordered - 1] = static_cast<std::int64_t>(entries);
+  plan.nothing = plan.tiling == Tiling::kWhole && entries == 0;
+  if (plan.nothing) plan.counted.clear();
 }
 
 // What is known of the sum of the parts.
@@ -163,7 +201,9 @@ void Describe(std::span<const Part> parts, std::size_t pieces, bool sums, MergeP
     layout.untrusted |= part.layout->untrusted;
     if (part.layout->placement && part.layout->placement->partial) layout.absent |= kEverything;
   }
-  if (pieces > 1 || PiecesOf(parts.front()) > 1) {
+  if (UnorderedOf(*parts.front().layout) != 0) {
+    DescribeSet(parts, plan);
+  } else if (pieces > 1 || PiecesOf(parts.front()) > 1) {
     layout.absent |= sums ? BitOf(Statistic::kHash) : kOfWholeBatch;
     if (!sums && IsWholeNumber(layout.dtype))
       layout.absent |= BitOf(Statistic::kMean) | BitOf(Statistic::kStd);

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -176,6 +177,39 @@ inline std::vector<Held> RandomCut(Random& random, const Sizes& shape) {
     if (Pick(random, 0, 3) == 0) held.push_back({static_cast<std::uint32_t>(held.size()), place});
   }
   return held;
+}
+
+// These rows of a matrix in any order, columns from `first` on, as a rank has them.
+inline Computed SomeRows(const Whole& whole, std::span<const std::int64_t> rows, std::int64_t first,
+                         std::int64_t columns, std::uint32_t piece, std::uint32_t pieces) {
+  const std::int64_t width = whole.shape[1];
+  std::vector<float> values;
+  for (const std::int64_t row : rows) {
+    const auto begin = whole.values.begin() + row * width + first;
+    values.insert(values.end(), begin, begin + columns);
+  }
+  values.reserve(1);
+  Computed computed;
+  computed.layout = {.dtype = DType::kF32,
+                     .shape = {static_cast<std::int64_t>(rows.size()), columns},
+                     .hash_kind = HashKind::kRows3};
+  computed.layout.placement = Placement{.global_shape = {1, width},
+                                        .boxes = {0, first, 1, columns},
+                                        .piece = piece,
+                                        .pieces = pieces,
+                                        .unordered = 1};
+  computed.sketch.resize(16);
+  std::uint32_t written = 0;
+  const PlacementView view = View(*computed.layout.placement);
+  computed.stats = stats::ComputeCpu({values.data(), DType::kF32, computed.layout.shape, {}},
+                                     computed.sketch, {}, &written, nullptr, &view);
+  return computed;
+}
+
+inline Sizes Numbered(std::int64_t count) {
+  Sizes numbers(static_cast<std::size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
 }
 
 }  // namespace statcollect::testing

@@ -33,10 +33,13 @@ struct Put {
   std::vector<std::uint32_t> differing;
 
   void Add(const Whole& whole, const Held& held, std::uint32_t micro_batch = 0) {
-    computed.push_back(Compute(whole, held.placement));
+    Add(Compute(whole, held.placement));
+    parts.back().rank = held.rank;
+    parts.back().micro_batch = micro_batch;
+  }
+  void Add(Computed one) {
+    computed.push_back(std::move(one));
     Part part;
-    part.rank = held.rank;
-    part.micro_batch = micro_batch;
     part.layout = &computed.back().layout;
     part.stats = &computed.back().stats;
     part.sketch = computed.back().sketch;
@@ -112,6 +115,66 @@ TEST(MergeParts, PiecesOfABatchKeepWhatDoesNotDependOnTheOrderOfSamples) {
   EXPECT_EQ(put.stats.max, whole.stats.max);
   EXPECT_TRUE(put.plan.layout.Has(Statistic::kMax));
   EXPECT_NEAR(put.stats.std, whole.stats.std, 1e-6);
+}
+
+// Over ranks and calls, with parts of columns, replicas, and ranks that have none.
+TEST(MergeParts, RowsInAnyOrderAddUpHoweverTheyAreSpread) {
+  const std::uint64_t seed = Setting("STATCOLLECT_TEST_SEED", 20261129);
+  Random random(seed);
+  for (std::uint64_t i = 0; i < Setting("STATCOLLECT_TEST_CASES", 300) && !HasFailure(); ++i) {
+    const std::int64_t rows = Pick(random, 1, 20), columns = Pick(random, 1, 40);
+    const Whole whole = RandomTensor(random, {rows, columns});
+    Sizes order = Numbered(rows);
+    std::shuffle(order.begin(), order.end(), random);
+    const auto pieces = static_cast<std::uint32_t>(Pick(random, 1, 4));
+    const Sizes places = CutPlaces(random, rows, Pick(random, 1, 6));
+    Put put;
+    std::uint32_t rank = 0;
+    for (std::size_t part = 0; part + 1 < places.size(); ++part) {
+      const auto piece = static_cast<std::uint32_t>(part % pieces);
+      const std::span<const std::int64_t> here =
+          std::span(order).subspan(static_cast<std::size_t>(places[part]),
+                                   static_cast<std::size_t>(places[part + 1] - places[part]));
+      const Sizes sides = CutPlaces(random, columns, Pick(random, 1, 2));
+      for (std::size_t side = 0; side + 1 < sides.size(); ++side) {
+        for (std::int64_t copy = Pick(random, 1, 2); copy > 0; --copy) {
+          put.Add(SomeRows(whole, here, sides[side], sides[side + 1] - sides[side], piece, pieces));
+          put.parts.back().rank = rank++;
+          put.parts.back().call = static_cast<std::uint32_t>(part / pieces);
+        }
+      }
+    }
+    std::shuffle(put.parts.begin(), put.parts.end(), random);
+    put.Together();
+    const Computed expected = SomeRows(whole, Numbered(rows), 0, columns, 0, 1);
+    ExpectEqual(put, expected, "seed " + std::to_string(seed) + ", case " + std::to_string(i));
+    EXPECT_EQ(put.plan.layout.hash_kind, HashKind::kRows3);
+    EXPECT_THAT(put.differing, IsEmpty());
+  }
+}
+
+TEST(MergeParts, ASetWithoutRowsIsNothing) {
+  Random random(4);
+  const Whole whole = RandomTensor(random, {4, 8});
+  Put none, mixed;
+  none.Add(SomeRows(whole, {}, 0, 8, 0, 2));
+  EXPECT_TRUE(none.Together().plan.nothing);
+  mixed.Add(SomeRows(whole, {}, 0, 8, 0, 2));
+  mixed.Add(SomeRows(whole, Numbered(4), 0, 8, 1, 2));
+  EXPECT_FALSE(mixed.Together().plan.nothing);
+  EXPECT_EQ(mixed.stats.numel, 32u);
+}
+
+TEST(MergeParts, PartsOfTheSameRowsHaveAsManyOfThem) {
+  Random random(4);
+  const Whole whole = RandomTensor(random, {4, 8});
+  Put put;
+  put.Add(SomeRows(whole, Numbered(4), 0, 4, 0, 1));
+  put.Add(SomeRows(whole, Numbered(3), 4, 4, 0, 1));
+  put.parts[1].rank = 1;
+  put.Together();
+  EXPECT_EQ(put.plan.tiling, Tiling::kConflicting);
+  EXPECT_EQ(put.plan.problem, "ranks 0 and 1 have parts of the same rows, and 4 and 3 rows");
 }
 
 TEST(MergeParts, MicroBatchesArePiecesToo) {
