@@ -50,7 +50,7 @@ Status CheckNotForkedAfterStart() {
 void SayWhyNothingIsRecorded(const statcollect::Launch& launch, statcollect::LogLevel level) {
   const statcollect::SystemClock clock;
   statcollect::LogLimiter(&clock, {}, level)
-      .LogInfo("rank " + std::to_string(launch.rank) + " records nothing: ranks is '" +
+      .LogOnce("rank " + std::to_string(launch.rank) + " records nothing: ranks is '" +
                launch.recording.Text() + "'");
 }
 

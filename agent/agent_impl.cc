@@ -49,9 +49,8 @@ std::map<std::string, std::string> WithRanks(std::map<std::string, std::string> 
   return config;
 }
 
-// Of the ranks that record, the first one says that the collector is away; the others would say the
-// same.
-LogLevel LevelOfAway(const Launch& launch) {
+// Of what each rank would say, such as that the collector is away: the first one that records does.
+LogLevel LevelOfAll(const Launch& launch) {
   return launch.recording.CountBelow(launch.rank) == 0 ? LogLevel::kWarning : LogLevel::kInfo;
 }
 
@@ -82,7 +81,7 @@ ExporterOptions MakeExporterOptions(const ResolvedOptions& options, const Launch
           .welcome_timeout = std::chrono::seconds(20),
           .definitions = &definitions,
           .spill = options.spill,
-          .away = LevelOfAway(launch),
+          .away = LevelOfAll(launch),
           .on_directive = std::move(on_directive),
           .on_event = std::move(on_event)};
 }
@@ -206,8 +205,11 @@ Agent::Impl::Parts::Parts(const ResolvedOptions& options, const Launch& launch,
                       if (!target.ring) recorder.pending_captures().Miss(target, why);
                     }),
       filler(&cuda, &cuda_captures),
-      ring_watch(&recorder, &clock,
-                 [this](const std::string& line) { log.Log(line, LogLevel::kWarning); }),
+      ring_watch(
+          &recorder, &clock, [this](const std::string& line) { log.Log(line, LogLevel::kWarning); },
+          [this, level = LevelOfAll(launch)](const std::string& line) {
+            log.LogOnce(line, level);
+          }),
       batcher(&recorder, &exporter, &ledger, &waker, &clock, options.sketch, &filler,
               ring == nullptr ? nullptr : &ring_watch) {}
 
@@ -244,11 +246,8 @@ Status Agent::Impl::Parts::CopyValues(CapturedTensor* captured,
 void Agent::Impl::Parts::KeepInRing(const CaptureTarget& target,
                                     const statcollect::stats::CpuTensor& data,
                                     const TensorView& tensor, void* stream) {
-  const std::uint64_t elements = CapturedElements(
-      tensor.dtype, {tensor.shape.begin(), tensor.shape.end()}, kCaptureBytesDefault);
-  CapturedTensor* const kept = ring->Reserve(target, elements, elements * DTypeBytes(tensor.dtype));
-  if (kept != nullptr)
-    (void)CopyValues(kept, data, tensor, stream);  // else it is counted as missing
+  CapturedTensor* const kept = ring->Reserve(target, tensor.dtype, tensor.shape);
+  if (kept != nullptr) (void)CopyValues(kept, data, tensor, stream);
 }
 
 void Agent::Impl::Parts::KeepValues(CaptureTarget target, const statcollect::stats::CpuTensor& data,
@@ -307,7 +306,7 @@ Status Agent::Impl::Start() {
       parts_->exporter.WaitForWelcome(After(options_.connect_timeout), options_.required);
   AddClosedAtExit(this);
   if (welcome.ok()) {
-    parts_->log.LogInfo("records run '" + options_.run + "' as rank " +
+    parts_->log.LogOnce("records run '" + options_.run + "' as rank " +
                         std::to_string(launch_.rank) + " of " + std::to_string(launch_.world_size) +
                         " at " + options_.collector);
     return welcome;
@@ -318,7 +317,7 @@ Status Agent::Impl::Start() {
           std::to_string(options_.buffer_records_max) + " records wait in memory, further ones " +
           (options_.spill.directory.empty() ? "are dropped and counted"
                                             : "in a file in " + options_.spill.directory),
-      LevelOfAway(launch_));
+      LevelOfAll(launch_));
   return Status::Ok();
 }
 

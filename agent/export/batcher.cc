@@ -187,6 +187,8 @@ TimePoint Batcher::DueAt(TimePoint now) {
     return now;
   const TimePoint aged = *oldest_ + kBatchAge;
   if (filling_ || !recorder_->side().HasStepEnd()) return aged;
+  // A ring that is full loses the steps before one that is judged late.
+  if (watch_ != nullptr && recorder_->tensor_ring()->crowded()) return now;
   return last_batch_ ? std::min(aged, *last_batch_ + kStepSpacing) : now;
 }
 

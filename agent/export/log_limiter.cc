@@ -63,9 +63,9 @@ std::optional<LogLevel> ParseLogLevel(std::string_view text) {
 LogLimiter::LogLimiter(const Clock* clock, Sink sink, LogLevel level)
     : clock_(clock), sink_(sink ? std::move(sink) : ToStandardError()), level_(level) {}
 
-void LogLimiter::LogInfo(std::string_view text) {
+void LogLimiter::LogOnce(std::string_view text, LogLevel level) {
   MutexLock lock(mutex_);
-  if (level_ >= LogLevel::kInfo) sink_(Printable(text, kLineBytesMax));
+  if (level <= level_) sink_(Printable(text, kLineBytesMax));
 }
 
 void LogLimiter::Log(std::string_view text, LogLevel level) {

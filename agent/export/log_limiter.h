@@ -34,8 +34,8 @@ class LogLimiter {
 
   // Nothing is written, held back or counted above the limiter's level.
   void Log(std::string_view text, LogLevel level = LogLevel::kWarning);
-  // For lines that occur once, at kInfo. Not limited to one a minute.
-  void LogInfo(std::string_view text);
+  // For lines that occur once. Not limited to one a minute.
+  void LogOnce(std::string_view text, LogLevel level = LogLevel::kInfo);
   // For lost records. Never suppressed: a line that comes too soon is appended to the next one, or
   // written by FlushLosses.
   void LogLoss(std::string_view text);

@@ -27,6 +27,14 @@ std::string SizeText(std::uint64_t bytes) {
   return bytes < std::uint64_t{1} << 20 ? Counted(bytes, "byte") : Mebibytes(bytes);
 }
 
+// "45 of 120 tensors whole and the first rows of 75, 10 MiB of 80 MiB".
+std::string KeptText(const RingPlan::Kept& kept) {
+  std::string text =
+      std::to_string(kept.whole) + " of " + Counted(kept.tensors, "tensor") + " whole";
+  if (kept.in_part > 0) text += " and the first rows of " + std::to_string(kept.in_part);
+  return text + ", " + SizeText(kept.bytes) + " of " + SizeText(kept.of_bytes);
+}
+
 std::string Jumped(double value, const SpikeRule& rule) {
   return Short(value) + ", " + Short(value / rule.median()) + " times its running median";
 }
@@ -76,7 +84,17 @@ void RingWatch::NoteUpdate() {
                         "the update moved the weights by about " + Jumped(*norm, updates_));
 }
 
+void RingWatch::SayKept() {
+  const auto kept = kept_said_ ? std::nullopt : recorder_->tensor_ring()->kept();
+  if (!kept) return;
+  kept_said_ = true;
+  if (kept->whole < kept->tensors)
+    say_kept_("the ring has room for this of each step: " + KeptText(*kept) +
+              "; name fewer tensors or give it more memory to keep them whole");
+}
+
 std::optional<EventRecord> RingWatch::EndStep(std::uint64_t step) {
+  SayKept();
   NoteUpdate();
   const auto causes = std::exchange(causes_, {});
   const auto before = std::exchange(active_, {});
@@ -108,9 +126,11 @@ EventRecord RingWatch::Write(std::uint64_t step, const std::string& cause, const
     text += " of the ring written as captures: " + Counted(written.tensors, "tensor") + ", " +
             SizeText(written.bytes);
   }
-  if (left_out > 0) text += "; " + Counted(left_out, "tensor") + " did not fit";
+  const auto kept = recorder_->tensor_ring()->kept();
+  if (kept && kept->whole < kept->tensors) text += "; of each step " + KeptText(*kept);
+  if (left_out > 0) text += "; " + Counted(left_out, "tensor") + " had no room";
   if (writes_ == kWritesMax) text += "; this was the last time in this launch";
-  say_(text + "; statctl values list shows them");
+  say_written_(text + "; statctl values list shows them");
   return {.kind = "ring_written",
           .step = step,
           .unix_nanos = clock_->UnixNanos(),

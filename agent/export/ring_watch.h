@@ -32,9 +32,14 @@ class RingWatch {
  public:
   static constexpr int kWritesMax = 8;
 
-  // `say`: prints a line.
-  RingWatch(Recorder* recorder, const Clock* clock, std::function<void(const std::string&)> say)
-      : recorder_(recorder), clock_(clock), say_(std::move(say)) {}
+  using Say = std::function<void(const std::string&)>;
+
+  // They print a line: that the ring was written, and, once, what it keeps if that is not all.
+  RingWatch(Recorder* recorder, const Clock* clock, Say written, Say kept)
+      : recorder_(recorder),
+        clock_(clock),
+        say_written_(std::move(written)),
+        say_kept_(std::move(kept)) {}
 
   // In the order of their ids, each before its first record.
   void Define(const TensorDef& def) { defs_.push_back(def); }
@@ -47,11 +52,12 @@ class RingWatch {
  private:
   void NoteNonfinite(const TensorDef& def, const ObservedTensor& tensor);
   void NoteUpdate();
+  void SayKept();
   EventRecord Write(std::uint64_t step, const std::string& cause, const std::string& why);
 
   Recorder* const recorder_;
   const Clock* const clock_;
-  const std::function<void(const std::string&)> say_;
+  const Say say_written_, say_kept_;
 
   std::vector<TensorDef> defs_;                // by id
   std::map<std::string, std::string> causes_;  // of the step at hand: name and sentence
@@ -61,6 +67,7 @@ class RingWatch {
   UpdateNorm update_;
   SpikeRule updates_;
   std::size_t updated_ = 0;  // weights that the median of updates_ sums
+  bool kept_said_ = false;
   int writes_ = 0;
 };
 

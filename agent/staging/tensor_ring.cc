@@ -9,16 +9,23 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <set>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "common/capture_spec.h"
 #include "common/names.h"
+#include "common/shape.h"
 
 namespace statcollect {
 namespace {
 
-constexpr std::uint64_t kAlignment = 64;
+// Shares that the ring holds: a step's for each of those that are kept, for the one at hand and the
+// one after it; another for the gap at the end of the ring, which is smaller than a tensor.
+RingPlan PlanOf(const RingSpec& spec, const ring::Head& head) {
+  return {head.values_bytes / (spec.steps + 3), head.slots / (spec.steps + 2)};
+}
 
 Status NoRing(const std::string& where, int error) {
   return {Code::kInvalidArgument,
@@ -84,15 +91,19 @@ void RingMemory::Free(std::uint64_t slot) {
 }
 
 TensorRing::TensorRing(RingSpec spec, std::unique_ptr<RingMemory> memory)
-    : spec_(std::move(spec)), memory_(std::move(memory)) {}
+    : spec_(std::move(spec)), memory_(std::move(memory)), plan_(PlanOf(spec_, memory_->head())) {}
 
 TensorRing::~TensorRing() = default;
 
-CapturedTensor* TensorRing::Reserve(const CaptureTarget& target, std::uint64_t elements,
-                                    std::uint64_t bytes) {
-  const std::uint64_t room =
-      (std::max<std::uint64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+CapturedTensor* TensorRing::Reserve(const CaptureTarget& target, DType dtype,
+                                    std::span<const std::int64_t> shape) {
+  const std::uint64_t whole = NumelOf(shape) * DTypeBytes(dtype);
   MutexLock lock(mutex_);
+  const auto granted = plan_.Grant(target.activation, target.step, whole);
+  if (!granted) return nullptr;
+  const std::uint64_t elements = CapturedElements(dtype, {shape.begin(), shape.end()}, *granted);
+  const std::uint64_t bytes = elements * DTypeBytes(dtype);
+  const std::uint64_t room = RingRoom(bytes);
   std::optional<std::uint64_t> offset;
   while (true) {
     if (entries_.size() < memory_->head().slots) offset = FindRoomLocked(room);
@@ -167,10 +178,24 @@ void TensorRing::GiveUp(CapturedTensor* tensor, std::string_view) {
 
 void TensorRing::Judged(std::uint64_t step) {
   MutexLock lock(mutex_);
-  while (!entries_.empty() && step >= spec_.steps &&
-         entries_.front()->tensor.target().step <= step - spec_.steps) {
+  std::set<std::uint64_t> judged;
+  for (const auto& entry : entries_) {
+    if (entry->tensor.target().step <= step)
+      judged.insert(judged.end(), entry->tensor.target().step);
+  }
+  for (; judged.size() > spec_.steps; judged.erase(judged.begin())) {
     if (!ForgetOldestLocked()) return;
   }
+}
+
+std::optional<RingPlan::Kept> TensorRing::kept() {
+  MutexLock lock(mutex_);
+  return plan_.kept();
+}
+
+bool TensorRing::crowded() {
+  MutexLock lock(mutex_);
+  return plan_.crowded();
 }
 
 TensorRing::Written TensorRing::Write(std::uint64_t step, CaptureQueue* queue) {

@@ -3,8 +3,9 @@
 //
 //   tensor: reserved -> ready (Commit) -> written as a capture, or forgotten
 //
-// Steps are forgotten oldest first: when all before the last `steps` judged ones are over, or when
-// the room is needed. A tensor that does not fit beside those of its own step is left out and
+// What is kept of a step is planned (ring_plan.h), so that the memory holds `steps` judged ones,
+// the one at hand, and one that is recorded meanwhile. Steps are forgotten oldest first: when so
+// many later ones are judged, or when the room is needed. A tensor that has no room all the same is
 // counted. Values are not records until they are written: the ledger does not count them.
 //
 // Threads: any may call Wants, Reserve, Commit and GiveUp; only the batcher calls Judged and Write.
@@ -16,10 +17,12 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "agent/staging/capture_queue.h"
+#include "agent/staging/ring_plan.h"
 #include "agent/staging/ring_spec.h"
 #include "common/records.h"
 #include "common/ring_format.h"
@@ -65,8 +68,10 @@ class TensorRing final : public CaptureKeeper {
 
   const RingSpec& spec() const { return spec_; }
   bool Wants(const TensorKey& key, std::uint64_t step) const { return spec_.Matches(key, step); }
-  // Room for `bytes` bytes; nullptr if there is none.
-  CapturedTensor* Reserve(const CaptureTarget& target, std::uint64_t elements, std::uint64_t bytes);
+  // Room for the first elements of the tensor, as many as the plan grants; nullptr if there is
+  // none.
+  CapturedTensor* Reserve(const CaptureTarget& target, DType dtype,
+                          std::span<const std::int64_t> shape);
   void Commit(CapturedTensor* tensor) override;
   void GiveUp(CapturedTensor* tensor, std::string_view cause) override;
 
@@ -76,10 +81,14 @@ class TensorRing final : public CaptureKeeper {
   // The step is over, and nothing was wrong with it, or Write has been called.
   void Judged(std::uint64_t step);
 
+  // As of RingPlan. Any thread.
+  std::optional<RingPlan::Kept> kept();
+  bool crowded();
+
   struct Written {
     std::uint64_t tensors = 0, bytes = 0;
     std::uint64_t first_step = 0, last_step = 0;  // of these
-    std::uint64_t missing = 0;                    // did not fit into the ring since the last Write
+    std::uint64_t missing = 0;                    // had no room in the ring since the last Write
     std::uint64_t refused = 0;                    // did not fit into the queue
   };
   // Moves all whole tensors of steps up to this one to the queue.
@@ -104,6 +113,7 @@ class TensorRing final : public CaptureKeeper {
   const RingSpec spec_;
   const std::unique_ptr<RingMemory> memory_;
   Mutex mutex_;
+  RingPlan plan_ STATCOLLECT_GUARDED_BY(mutex_);
   std::deque<std::unique_ptr<Entry>> entries_ STATCOLLECT_GUARDED_BY(mutex_);  // by age
   std::uint64_t next_slot_ STATCOLLECT_GUARDED_BY(mutex_) = 0;
   std::uint64_t missing_ STATCOLLECT_GUARDED_BY(mutex_) = 0;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "client/imports/locked_file.h"
@@ -52,10 +53,11 @@ Status RingReader::ReadSlots() {
   }
   std::stable_sort(tensors_.begin(), tensors_.end(),
                    [](const auto& a, const auto& b) { return a.step < b.step; });
-  if (tensors_.empty()) return Status::Ok();
   // Steps that the agent had not judged yet are there, too.
-  const std::uint64_t last = tensors_.back().step;
-  std::erase_if(tensors_, [&](const auto& t) { return last - t.step > head_.steps; });
+  std::set<std::uint64_t> steps;
+  for (const ring::Slot& tensor : tensors_) steps.insert(steps.end(), tensor.step);
+  while (steps.size() > head_.steps + 1) steps.erase(steps.begin());
+  std::erase_if(tensors_, [&](const auto& t) { return t.step < *steps.begin(); });
   return Status::Ok();
 }
 

@@ -23,7 +23,8 @@ SCRIPT = textwrap.dedent("""
         distributed.init_process_group("gloo")
     torch.manual_seed(rank)
     torch.set_num_threads(1)
-    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    width = int(os.environ.get("WIDTH", 8))
+    model = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     agent = statagent.init()
     statagent.watch(model, optimizer=optimizer)
@@ -54,7 +55,13 @@ class Trained:
     """A training that has ended; its own values lie in `values`."""
 
     def __init__(
-        self, collector: Collector, folder: Path, run: str, fault: str, env: dict[str, str] | None = None, ranks: int = 0
+        self,
+        collector: Collector,
+        folder: Path,
+        run: str,
+        fault: str,
+        env: dict[str, str] | None = None,
+        ranks: int = 0,
     ) -> None:
         self.values = folder / f"values-{run}"
         self.values.mkdir()
@@ -107,6 +114,29 @@ def test_a_spike_leaves_the_steps_before_it(collector: Collector, tmp_path: Path
         trained.check(collector, tmp_path, "broken", step)
     (line, *_) = [line for line in trained.out.read_text().splitlines() if "of the ring written as captures" in line]
     assert "step 25" in line and "statctl values list" in line
+
+
+def test_a_step_larger_than_the_ring_leaves_room_for_those_before_it(collector: Collector, tmp_path: Path) -> None:
+    # A step has 6 MB; its share of 4 MiB is a sixth.
+    env = {"STATAGENT_RING": "3,4MiB", "WIDTH": "40000"}
+    trained = Trained(collector, tmp_path, "wide", "spike", env)
+    assert trained.code == 0, trained.out.read_text()
+    (event, *_) = told(collector, "wide")
+    assert event["fields"]["missing"] == "0" and "of each step 4 of 8 tensors whole and the first rows of 4" in event["text"], (
+        event
+    )
+    assert "statagent: the ring has room for this of each step: 4 of 8 tensors whole" in trained.out.read_text()
+    kept: dict[int, set[tuple[Any, ...]]] = {}
+    for row in captured(collector, "wide"):
+        if row["step"] <= 25:
+            kept.setdefault(row["step"], set()).add((row["activation"], row["kind"], row["elements"]))
+    assert sorted(kept) == [22, 23, 24, 25]
+    assert all(tensors == kept[25] and len(tensors) == 8 for tensors in kept.values()), "the same of each step"
+    for step in (22, 25):
+        path = tmp_path / f"wide.{step}.npy"
+        saved = collector.statctl("capture", "wide", "2", "--step", str(step), "--out", str(path))
+        assert saved.code == 0, saved.out + saved.err
+        assert numpy.load(path).tobytes() == numpy.load(trained.values / f"{step}.0.npy").tobytes()
 
 
 def test_without_a_ring_nothing_is_kept_and_without_a_spike_nothing_is_written(collector: Collector, tmp_path: Path) -> None:

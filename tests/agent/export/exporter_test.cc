@@ -844,7 +844,7 @@ TEST(LogLimiter, WritesWhatItsLevelAllows) {
     LogLimiter log(
         &clock, [&](const std::string& line) { lines.push_back(line); }, *ParseLogLevel(level));
     for (const auto& say : std::vector<std::function<void()>>{
-             [&] { log.LogInfo("once"); }, [&] { log.Log("detail", LogLevel::kInfo); },
+             [&] { log.LogOnce("once"); }, [&] { log.Log("detail", LogLevel::kInfo); },
              [&] { log.Log("warning"); }, [&] { log.LogLoss("loss"); },
              [&] { log.LogFinal("final"); }}) {
       clock.Advance(LogLimiter::kInterval);

@@ -27,15 +27,21 @@ class RingWatchTest : public ::testing::Test {
     recorder_ = std::make_unique<Recorder>(Recorder::Options{.slots = 16, .ring = ring_.get()},
                                            &clock_, &ledger_, &waker_);
     watch_ = std::make_unique<RingWatch>(
-        recorder_.get(), &clock_, [this](const std::string& line) { said_.push_back(line); });
+        recorder_.get(), &clock_, [this](const std::string& line) { said_.push_back(line); },
+        [this](const std::string& line) { kept_said_.push_back(line); });
     watch_->Define({.id = 0, .key = {.name = "fc1", .kind = Kind::kOutput}});
     watch_->Define({.id = 1, .key = {.name = "fc1.weight", .kind = Kind::kWeight}});
+  }
+  void Keep(std::uint32_t activation, std::int64_t bytes) {
+    const std::int64_t shape[] = {bytes};
+    CapturedTensor* const kept =
+        ring_->Reserve({.activation = activation, .step = step_, .ring = true}, DType::kU8, shape);
+    if (kept != nullptr) kept->keeper()->Commit(kept);
   }
   // A step with an output, a loss and an update.
   std::optional<EventRecord> Step(double loss, TensorStats output = {.numel = 8},
                                   double length = 0.01) {
-    CapturedTensor* const kept = ring_->Reserve({.step = step_, .ring = true}, 8, 8);
-    if (kept != nullptr) kept->keeper()->Commit(kept);
+    Keep(0, 8);
     ObservedTensor tensor{.activation = 0, .step = step_, .stats = output};
     watch_->AddTensor(tensor);
     position_ += length / 4;  // in each of 16 directions
@@ -56,7 +62,7 @@ class RingWatchTest : public ::testing::Test {
   std::unique_ptr<TensorRing> ring_;
   std::unique_ptr<Recorder> recorder_;
   std::unique_ptr<RingWatch> watch_;
-  std::vector<std::string> said_;
+  std::vector<std::string> said_, kept_said_;
   std::uint64_t step_ = 0;
   double position_ = 0;
 };
@@ -112,12 +118,36 @@ TEST_F(RingWatchTest, WritesAreCountedAndTheLastOneSaysSo) {
   EXPECT_EQ(written, RingWatch::kWritesMax);
 }
 
-TEST_F(RingWatchTest, WhatDidNotFitIsSaid) {
-  Quiet(2);
-  EXPECT_EQ(ring_->Reserve({.step = step_, .ring = true}, 2 << 20, 2 << 20), nullptr);
+TEST_F(RingWatchTest, WhatIsNotKeptIsSaidOnceAndWithTheValues) {
+  for (int n = 0; n < 5; ++n) {
+    Keep(1, 2 << 20);
+    Quiet(1);
+  }
+  ASSERT_EQ(kept_said_.size(), 1u);
+  EXPECT_THAT(kept_said_[0], HasSubstr("of each step: 1 of 2 tensors whole and the first rows of "
+                                       "1, 174664 bytes of 2 MiB; name fewer"));
+  Keep(1, 2 << 20);
   const auto event = Step(kNan);
-  EXPECT_THAT(event->text, HasSubstr("; 1 tensor did not fit"));
-  EXPECT_EQ(event->fields.at("missing"), "1");
+  EXPECT_THAT(event->text,
+              HasSubstr("; of each step 1 of 2 tensors whole and the first rows of 1"));
+  EXPECT_EQ(event->fields.at("missing"), "0");
+}
+
+TEST_F(RingWatchTest, ARingThatKeepsEverythingIsSilent) {
+  Quiet(5);
+  EXPECT_TRUE(kept_said_.empty());
+}
+
+TEST_F(RingWatchTest, WhatHadNoRoomIsSaid) {
+  const std::int64_t shape[] = {8};
+  ASSERT_NE(ring_->Reserve({.activation = 2, .step = 0, .ring = true}, DType::kU8, shape), nullptr);
+  for (int n = 0; n < 7; ++n) {  // behind one that is still being copied
+    Keep(1, 170'000);
+    Quiet(1);
+  }
+  const auto event = Step(kNan);
+  EXPECT_THAT(event->text, HasSubstr(" had no room"));
+  EXPECT_NE(event->fields.at("missing"), "0");
 }
 
 }  // namespace

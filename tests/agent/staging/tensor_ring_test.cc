@@ -33,12 +33,16 @@ class TensorRingTest : public ::testing::Test {
   }
   // Keeps a tensor of this many bytes, which all are `step`.
   bool Keep(std::uint64_t step, std::uint64_t bytes, std::uint32_t activation = 0) {
-    CapturedTensor* const tensor =
-        ring_->Reserve({.activation = activation, .step = step, .ring = true}, bytes, bytes);
+    CapturedTensor* const tensor = Reserve(step, bytes, activation);
     if (tensor == nullptr) return false;
-    std::memset(tensor->data(), static_cast<int>(step), bytes);
+    std::memset(tensor->data(), static_cast<int>(step), tensor->bytes());
     tensor->keeper()->Commit(tensor);
     return true;
+  }
+  CapturedTensor* Reserve(std::uint64_t step, std::uint64_t bytes, std::uint32_t activation = 0) {
+    const std::int64_t shape[] = {static_cast<std::int64_t>(bytes)};
+    return ring_->Reserve({.activation = activation, .step = step, .ring = true}, DType::kU8,
+                          shape);
   }
   // The steps of what is written; checks the values.
   std::vector<std::uint64_t> Write(std::uint64_t step) {
@@ -81,46 +85,70 @@ TEST_F(TensorRingTest, KeepsTheStepsBeforeTheJudgedOneAndWritesThemOnce) {
   EXPECT_EQ(ledger_.Snapshot().produced, 6u) << "records only once they are written";
 }
 
-TEST_F(TensorRingTest, MemoryIsBoundedAndTheOldestStepMakesRoom) {
-  Make("100,1MiB");
-  for (std::uint64_t step = 0; step < 40; ++step) {
-    for (std::uint32_t n = 0; n < 3; ++n) ASSERT_TRUE(Keep(step, 100'000 + 1000 * n, n));
+TEST_F(TensorRingTest, KeepsAsManyStepsThoughOnlySomeAreRecorded) {
+  Make("3,1MiB");
+  for (std::uint64_t step = 0; step < 100; ++step) {
+    if (step % 10 == 0) {
+      ASSERT_TRUE(Keep(step, 1000));
+    }
+    ring_->Judged(step);
   }
-  EXPECT_EQ(Write(39), (Steps{37, 37, 37, 38, 38, 38, 39, 39, 39})) << "in whole steps";
-  EXPECT_EQ(written_.missing, 0u);
+  ASSERT_TRUE(Keep(100, 1000));
+  EXPECT_EQ(Write(100), (Steps{70, 80, 90, 100}));
 }
 
-TEST_F(TensorRingTest, WhatDoesNotFitBesideItsOwnStepIsLeftOutAndCounted) {
+TEST_F(TensorRingTest, MemoryIsBoundedAndTheOldestStepMakesRoom) {
   Make("3,1MiB");
-  ASSERT_TRUE(Keep(1, 600'000));
-  ASSERT_TRUE(Keep(2, 600'000));
-  EXPECT_FALSE(Keep(2, 600'000));
-  EXPECT_FALSE(Keep(3, 2 * kMiB));
-  ASSERT_TRUE(Keep(3, 10)) << "a small one fits";
-  const Steps steps = Write(3);
-  EXPECT_EQ(steps.back(), 3u);
-  EXPECT_EQ(written_.missing, 2u);
+  for (std::uint64_t step = 0; step < 40; ++step) {
+    for (std::uint32_t n = 0; n < 3; ++n) ASSERT_TRUE(Keep(step, 57'000 + 10 * n, n));
+  }
+  EXPECT_EQ(Write(39),
+            (Steps{34, 34, 34, 35, 35, 35, 36, 36, 36, 37, 37, 37, 38, 38, 38, 39, 39, 39}))
+      << "whole steps, as many as fit";
+  EXPECT_EQ(written_.missing, 0u);
+  EXPECT_EQ(ring_->kept()->whole, 3u);
+}
+
+TEST_F(TensorRingTest, AStepLargerThanTheMemoryLeavesRoomForThoseBeforeIt) {
+  Make("3,1MiB");
+  for (std::uint64_t step = 0; step < 40; ++step) {
+    if (step > 0) ring_->Judged(step - 1);
+    (void)Keep(step, 5 * kMiB, 2);
+    for (std::uint32_t n : {3, 1, 0}) (void)Keep(step, 100'000 * (n + 1), n);
+    (void)Keep(step, 10, 4);
+  }
+  EXPECT_TRUE(ring_->crowded());
+  const Steps steps = Write(39);
+  EXPECT_EQ(steps.front(), 36u);
+  EXPECT_EQ(steps.size(), 4 * 5u) << "each step has its first bytes of every tensor";
+  EXPECT_EQ(written_.missing, 0u);
+  const auto kept = ring_->kept();
+  EXPECT_EQ(kept->tensors, 5u);
+  EXPECT_EQ(kept->whole, 1u);
+  EXPECT_EQ(kept->in_part, 4u);
 }
 
 TEST_F(TensorRingTest, WhatIsStillBeingCopiedKeepsItsPlace) {
   Make("3,1MiB");
-  CapturedTensor* const late = ring_->Reserve({.step = 1, .ring = true}, 900'000, 900'000);
+  CapturedTensor* const late = Reserve(1, 170'000);
   ASSERT_NE(late, nullptr);
-  EXPECT_FALSE(Keep(2, 900'000)) << "the device still writes where it would go";
+  for (std::uint64_t step = 2; step < 7; ++step) ASSERT_TRUE(Keep(step, 170'000));
+  EXPECT_FALSE(Keep(7, 170'000)) << "the device still writes where it would go";
   ring_->Judged(10);
-  EXPECT_EQ(Write(10), Steps{});
+  EXPECT_EQ(Write(10), (Steps{2, 3, 4, 5, 6}));
+  EXPECT_EQ(written_.missing, 1u);
   std::memset(late->data(), 1, late->bytes());
   late->keeper()->Commit(late);
   EXPECT_EQ(Write(10), Steps{1});
-  CapturedTensor* const lost = ring_->Reserve({.step = 11, .ring = true}, 900'000, 900'000);
+  CapturedTensor* const lost = Reserve(11, 170'000);
   lost->keeper()->GiveUp(lost, "device_error");
-  EXPECT_TRUE(Keep(12, 900'000));
+  for (std::uint64_t step = 12; step < 18; ++step) EXPECT_TRUE(Keep(step, 170'000));
 }
 
 TEST_F(TensorRingTest, WhatTheQueueHasNoRoomForIsCounted) {
   Make("3,128MiB");
-  for (std::uint64_t step = 0; step < 2; ++step) ASSERT_TRUE(Keep(step, 60 * kMiB));
-  ASSERT_NE(queue_.Reserve({}, 1, 60 * kMiB), nullptr);
+  for (std::uint64_t step = 0; step < 2; ++step) ASSERT_TRUE(Keep(step, 20 * kMiB));
+  ASSERT_NE(queue_.Reserve({}, 1, 100 * kMiB), nullptr);
   EXPECT_EQ(Write(1), Steps{0});
   EXPECT_EQ(written_.refused, 1u);
 }
@@ -154,7 +182,7 @@ TEST_F(RingFileTest, AKilledProcessLeavesItsWholeTensors) {
       Keep(step, 1000, static_cast<std::uint32_t>(step));
       ring_->Judged(step);
     }
-    (void)ring_->Reserve({.activation = 9, .step = 4, .ring = true}, 8, 8);  // not whole
+    (void)Reserve(4, 8, 9);  // not whole
     kill(getpid(), SIGKILL);
   }
   int status = 0;
