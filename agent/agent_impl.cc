@@ -15,6 +15,7 @@
 #include "agent/stats/rows.h"
 #include "agent/tensor_place.h"
 #include "common/names.h"
+#include "common/text.h"
 
 namespace statagent {
 namespace {
@@ -300,6 +301,7 @@ Status Agent::Impl::Start() {
   STATCOLLECT_RETURN_IF_ERROR(parts_->ring_status);
   if (const std::string remark = parts_->exporter.SpillRemark(); !remark.empty())
     parts_->log.Log(remark);
+  SayWhatIsLeft();
   parts_->exporter.Start();
   parts_->batcher.Start();
   const Status welcome =
@@ -319,6 +321,17 @@ Status Agent::Impl::Start() {
                                             : "in a file in " + options_.spill.directory),
       LevelOfAll(launch_));
   return Status::Ok();
+}
+
+void Agent::Impl::SayWhatIsLeft() {
+  const std::string& folder = options_.spill.directory;
+  if (folder.empty() || launch_.local_rank != 0) return;
+  const std::size_t left = CountLeftFiles(folder);
+  if (left == 0) return;
+  parts_->log.LogOnce(
+      "processes that have ended left " + Counted(left, "file") + " in spill_dir " + folder +
+          "; to add their records to their runs: statctl move import spill " + folder,
+      LogLevel::kWarning);
 }
 
 Result<statcollect::stats::CpuTensor> Agent::Impl::Open(const TensorView& tensor) {

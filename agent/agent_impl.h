@@ -119,6 +119,8 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
     statcollect::Batcher batcher;
   };
 
+  // That earlier launches have left files to be sent, in one line for each machine.
+  void SayWhatIsLeft();
   Result<statcollect::stats::CpuTensor> Open(const TensorView& tensor);
   bool IsCapturing(const TensorView& tensor, void* stream) {
     return tensor.device == Device::kCuda && parts_->cuda.IsCapturing(tensor.device_index, stream);

@@ -13,6 +13,7 @@
 #include "common/checksum.h"
 #include "common/names.h"
 #include "common/read_at.h"
+#include "common/ring_format.h"
 
 namespace statcollect {
 namespace {
@@ -38,6 +39,25 @@ std::string SpillPath(const std::string& folder, std::uint32_t rank, const Sessi
     name += kDigits[byte & 15];
   }
   return (std::filesystem::path(folder) / (name + std::string(suffix))).string();
+}
+
+std::size_t CountLeftFiles(const std::string& folder) {
+  constexpr std::size_t kLeftMax = 1000;
+  std::size_t left = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(folder, error), end;
+       !error && it != end && left < kLeftMax; it.increment(error)) {
+    const auto suffix = it->path().extension();
+    if (suffix != spill::kSuffix && suffix != ring::kSuffix) continue;
+    const int fd = open(it->path().c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) continue;  // another user's
+    struct stat found {};
+    // An empty one is not locked yet: its process has just made it.
+    const bool whole = fstat(fd, &found) == 0 && S_ISREG(found.st_mode) && found.st_size > 0;
+    if (whole && flock(fd, LOCK_SH | LOCK_NB) == 0) ++left;
+    close(fd);
+  }
+  return left;
 }
 
 SpillFile::SpillFile(SpillOptions options, std::uint32_t rank, const SessionId& session,

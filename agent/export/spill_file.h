@@ -32,6 +32,9 @@ struct SpillOptions {
 // "FOLDER/rank3-SESSION.spill", of the session's files there.
 std::string SpillPath(const std::string& folder, std::uint32_t rank, const SessionId& session,
                       std::string_view suffix);
+// Files there that processes left which have ended, of spilled records or of a ring: each can be
+// sent by `statctl move import spill`. At most 1,000; none if the folder cannot be read.
+std::size_t CountLeftFiles(const std::string& folder);
 // Creates the folder if it is missing; an error says why files cannot be created in it.
 Status CheckSpillDirectory(const std::string& folder);
 

@@ -62,8 +62,9 @@ class Trained:
         fault: str,
         env: dict[str, str] | None = None,
         ranks: int = 0,
+        values: str = "values",
     ) -> None:
-        self.values = folder / f"values-{run}"
+        self.values = folder / f"{values}-{run}"
         self.values.mkdir()
         script = folder / "train.py"
         script.write_text(SCRIPT)
@@ -167,6 +168,23 @@ def test_a_killed_process_leaves_its_last_steps(collector: Collector, tmp_path: 
     assert event["fields"]["cause"] == "killed" and event["step"] == 25
     again = collector.statctl("import", "spill", str(spilled))
     assert again.code == 2 and "nothing to send" in again.err
+
+
+def test_the_next_launch_says_how_to_send_what_a_killed_one_left(collector: Collector, tmp_path: Path) -> None:
+    spilled = tmp_path / "spill"
+    env = {"STATAGENT_RING": "3,4MiB", "STATAGENT_SPILL_DIR": str(spilled)}
+    first = Trained(collector, tmp_path, "again", "kill", env)
+    assert first.code == -signal.SIGKILL and "have ended left" not in first.out.read_text(), first.out.read_text()
+    second = Trained(collector, tmp_path, "again", "none", {**env, "STATAGENT_IF_EXISTS": "append"}, values="second")
+    assert second.code == 0, second.out.read_text()
+    (line,) = [line for line in second.out.read_text().splitlines() if "processes that have ended left" in line]
+    assert "left 1 file in spill_dir" in line, "its own file is not one"
+    program, *words = line.partition("to their runs: ")[2].split()
+    assert program == "statctl"
+    sent = collector.statctl(*words)
+    assert sent.code == 0 and "sent the values of" in sent.out, sent.out + sent.err
+    for step in (23, 24, 25):
+        first.check(collector, tmp_path, "again", step)
 
 
 def test_a_damaged_ring_file_is_refused_and_kept(collector: Collector, tmp_path: Path) -> None:

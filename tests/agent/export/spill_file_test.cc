@@ -134,6 +134,20 @@ TEST_F(SpillFileTest, DoesNotTouchAFileThatIsThereAlready) {
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(in), {}), "somebody's");
 }
 
+TEST_F(SpillFileTest, CountsWhatEndedProcessesLeftAndNothingElse) {
+  EXPECT_EQ(CountLeftFiles(directory_ + "/nowhere"), 0u);
+  std::ofstream(directory_ + "/rank0-new.ring");  // not locked yet
+  std::ofstream(directory_ + "/notes.txt") << "text";
+  fs::create_directory(directory_ + "/folder.spill");
+  fs::create_symlink("notes.txt", directory_ + "/link.ring");
+  ASSERT_TRUE(file_.Create(1).ok());
+  EXPECT_EQ(CountLeftFiles(directory_), 0u) << "its process lives";
+  std::ofstream(directory_ + "/rank0-old.ring") << "values";
+  EXPECT_EQ(CountLeftFiles(directory_), 1u);
+  file_.Close();
+  EXPECT_EQ(CountLeftFiles(directory_), 2u);
+}
+
 TEST_F(SpillFileTest, TellsAFlippedBitAndHowMuchItLoses) {
   ASSERT_TRUE(file_.Create(1).ok());
   FileSpan at;
