@@ -69,6 +69,7 @@ void AddDiff(CommandSet& commands, const std::string& name) {
       "  statctl diff --golden base.scg --run-b pr-17 --junit golden.xml    # in continuous "
       "integration\n"
       "  statctl diff base ort --format json > report.json\n"
+      "  statctl diff base ort --publish wandb      # the verdict into the W&B run of ort\n"
       "\nSee also: statctl map (names of the same model in two implementations), statctl noise "
       "(what repeats of a\n"
       "run differ by), statctl twins, statctl golden.\n",
@@ -86,6 +87,9 @@ void AddDiff(CommandSet& commands, const std::string& name) {
                 "Compare token records row by row: the first tap at which the same tokens part in "
                 "a trainer and an engine; with --exact, --map, --noise and --steps only");
   app->add_option("--junit", o.junit, "Also write the verdict to this file as JUnit XML");
+  app->add_option("--publish", o.publish,
+                  "Also write the verdict to a run of wandb, mlflow or trackio: TRACKER:RUN, or "
+                  "TRACKER for the one that was active while run B was recorded");
   AddRowLimit(app, o.top, "How many diverged tensors to list");
   app->add_flag("--all", o.all, "List everything that diverged");
 }

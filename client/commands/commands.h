@@ -52,6 +52,7 @@ struct DiffOptions {
   bool merge_ranks = false, logical = false, by_rank = false;
   std::string golden;   // file to use instead of run_a
   std::string junit;    // file for the verdict
+  std::string publish;  // TRACKER or TRACKER:RUN that gets the verdict
   bool tokens = false;  // by token: CompareTokens
 };
 // The same tokens in two programs, of these options those that apply: exit code as Diff.

@@ -6,11 +6,14 @@
 #include "client/commands/map_file.h"
 #include "client/commands/operands.h"
 #include "client/commands/page_link.h"
+#include "client/commands/python_package.h"
 #include "client/commands/selection.h"
 #include "client/render/flatten.h"
 #include "client/render/progress_bar.h"
 #include "common/names.h"
+#include "proto/json.h"
 #include "proto/text/divergence_text.h"
+#include "proto/text/verdict_text.h"
 
 namespace statcollect::client {
 namespace {
@@ -85,11 +88,13 @@ int Conclude(Session& session, const DiffOptions& options, const JunitCase& of, 
                       : session.Fail("write --junit " + Printable(options.junit, 1000), written);
 }
 
-// The verdict of a comparison with a golden, or that of the runs.
-std::string VerdictText(Session& session, const DiffOptions& options,
-                        const v1::DiffReport& report) {
-  if (options.golden.empty()) return RenderVerdict(report).ToText({});
-  const GoldenVerdict verdict = JudgeGolden(session, report, options.golden);
+// The verdict of a comparison with a golden, which is printed here, or that of the runs.
+GoldenVerdict Judge(Session& session, const DiffOptions& options, const v1::DiffReport& report) {
+  if (options.golden.empty()) {
+    v1::DiffText text = VerdictText(report);
+    return {std::move(*text.mutable_verdict()), std::move(*text.mutable_sentence())};
+  }
+  GoldenVerdict verdict = JudgeGolden(session, report, options.golden);
   const bool as_text =
       session.options().format == Format::kTable || session.options().format == Format::kMarkdown;
   if (as_text) {
@@ -97,22 +102,48 @@ std::string VerdictText(Session& session, const DiffOptions& options,
   } else {
     session.Remark("statctl: " + verdict.word + " " + verdict.text);
   }
-  return verdict.word + " " + verdict.text;
+  return verdict;
 }
 
-// Where the collector's page shows the same, as the last line for people. An answer needs no page:
-// whatever is missing for a link only leaves it out.
+// Where the collector's page shows the same; empty: nowhere that lasts, or it cannot be known.
+std::string LinkTo(Session& session, const v1::DiffRequest& request) {
+  const std::string path = ComparePath(request);
+  if (path.empty() || session.collector().passing()) return {};
+  const auto status = session.collector().GetStatus();
+  if (!status.ok()) return {};
+  const std::string origin = PageOrigin(status->http_address(), session.collector().address(),
+                                        session.collector().uses_tls());
+  return origin.empty() ? origin : origin + path;
+}
+
+// The last line for people. An answer needs no page.
 void PrintLink(Session& session, const v1::DiffRequest& request) {
   if (session.options().format != Format::kTable || session.options().quiet) return;
-  const std::string path = ComparePath(request);
   if (session.collector().passing())
     return session.PrintLine(
         fmt::format("\nIn a browser: statctl open {} {}", request.run_a(), request.run_b()));
-  const auto status = session.collector().GetStatus();
-  if (path.empty() || !status.ok()) return;
-  const std::string origin = PageOrigin(status->http_address(), session.collector().address(),
-                                        session.collector().uses_tls());
-  if (!origin.empty()) session.PrintLine("\nIn a browser: " + origin + path);
+  const std::string link = LinkTo(session, request);
+  if (!link.empty()) session.PrintLine("\nIn a browser: " + link);
+}
+
+Status CheckTracker(const std::string& publish) {
+  const std::string tracker = publish.substr(0, publish.find(':'));
+  if (publish.empty() || tracker == "wandb" || tracker == "mlflow" || tracker == "trackio")
+    return Status::Ok();
+  return {Code::kInvalidArgument,
+          "--publish: found tracker '" + Printable(tracker) +
+              "'; expected wandb, mlflow or trackio, or one with its run, such as "
+              "wandb:ENTITY/PROJECT/ID"};
+}
+
+// Writes the verdict to --publish; returns the exit code, which a failure turns into kExitNoAnswer.
+int Publish(Session& session, const DiffOptions& options, const std::string& against,
+            const std::string& link, const GoldenVerdict& verdict, int code) {
+  const nlohmann::ordered_json given = {
+      {"verdict", verdict.word}, {"headline", verdict.text}, {"link", link}};
+  const int published = RunPackage(session, {"publish", options.publish, against, options.run_b,
+                                             "--verdict=" + DumpJson(given, -1)});
+  return published == kExitSame ? code : kExitNoAnswer;
 }
 
 }  // namespace
@@ -174,18 +205,24 @@ int Diff(Session& session, const DiffOptions& given) {
     options.run_a = *std::move(loaded);
   }
   v1::DiffRequest request;
-  if (const Status made = MakeRequest(options, request); !made.ok()) return fail(made);
+  Status made = CheckTracker(options.publish);
+  if (made.ok()) made = MakeRequest(options, request);
+  if (!made.ok()) return fail(made);
   const auto report = Ask(session, request);
   if (!report.ok()) return fail(report.status());
   Print(session, *report);
   const int code = ExitCodeOf(report->verdict());
-  junit.verdict = VerdictText(session, options, *report);
+  const GoldenVerdict verdict = Judge(session, options, *report);
+  junit.verdict = verdict.word + " " + verdict.text;
   junit.failed = code == kExitDiverged;
   junit.error = code == kExitNoAnswer;
   if (options.golden.empty())
     PrintLink(session, request);  // a golden's verdict stays the last line
   if (code != kExitSame) junit.details = RenderDiff(*report).ToText({});
-  return Conclude(session, options, junit, code);
+  const int concluded = Conclude(session, options, junit, code);
+  if (options.publish.empty()) return concluded;
+  const std::string link = options.golden.empty() ? LinkTo(session, request) : "";
+  return Publish(session, options, a, link, verdict, concluded);
 }
 
 }  // namespace statcollect::client

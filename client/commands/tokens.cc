@@ -17,8 +17,9 @@ namespace {
 
 Result<v1::GetTokensRequest> TokensRequestOf(const DiffOptions& options) {
   const bool others = options.tolerance || !options.ranks.empty() || !options.kinds.empty() ||
-                      !options.golden.empty() || !options.junit.empty() || options.logical ||
-                      options.by_rank || options.merge_ranks || options.first_only || options.all;
+                      !options.golden.empty() || !options.junit.empty() ||
+                      !options.publish.empty() || options.logical || options.by_rank ||
+                      options.merge_ranks || options.first_only || options.all;
   if (others) {
     return Status(
         Code::kInvalidArgument,

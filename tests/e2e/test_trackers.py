@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Collector, Finished, agent_environment, run_command
+from conftest import ROOT, STATCTL, Collector, Finished, agent_environment, run_command
 
 STAND_INS = {
     "wandb": """
@@ -158,6 +158,33 @@ def test_the_verdict_goes_to_mlflow_as_tags_and_note(recorded: Collector, variab
         "plain against plain: IDENTICAL"
         in json.loads((Path(variables["MLFLOW_DIR"]) / "df2c76865b").read_text())["mlflow.note.content"]
     )
+
+
+def test_statctl_diff_publishes_what_it_has_shown(recorded: Collector, variables: dict[str, str]) -> None:
+    env = agent_environment(**variables, PYTHONPATH=variables["TRACKERS"], STATCTL_PYTHON=sys.executable)
+
+    def diff(*words: str) -> Finished:
+        return run_command([str(STATCTL), "--collector", recorded.address, "diff", *words], env=env)
+
+    done = diff("plain", "Fine-run-8", "--publish", "mlflow")
+    assert done.code == 1 and "published to MLflow run df2c76865b" in done.err, done
+    shown = done.out.partition(" ")[2].splitlines()[0]
+    path = Path(variables["MLFLOW_DIR"]) / "df2c76865b"
+    tags = json.loads(path.read_text())
+    assert tags["statcollect.verdict"] == "DIVERGED" and tags["statcollect.headline"].startswith(shown[:40])
+    assert tags["statcollect.link"] == f"http://{recorded.http}/?view=compare&a=plain&b=Fine-run-8"
+    with_options = diff("plain", "Fine-run-8", "--step", "0-1", "--publish", "mlflow", "--format", "json")
+    assert with_options.code == 0 and json.loads(with_options.out)["verdict"] == "identical", with_options
+    tags = json.loads(path.read_text())
+    assert tags["statcollect.verdict"] == "IDENTICAL", "of the comparison that was asked for"
+    assert "steps=0-1" in tags["statcollect.link"]
+
+    wrong = diff("plain", "Fine-run-8", "--publish", "comet")
+    assert wrong.code == 2 and "found tracker 'comet'; expected wandb, mlflow or trackio" in wrong.err and not wrong.out
+    missing = diff("plain", "Fine-run-8", "--publish", "trackio:p/x")
+    assert missing.code == 2 and "pip install trackio" in missing.err and "DIVERGED" in missing.out, "the answer comes first"
+    unknown = diff("Fine-run-8", "plain", "--publish", "mlflow")
+    assert unknown.code == 2 and "recorded without an active mlflow run" in unknown.err and "DIVERGED" in unknown.out
 
 
 def test_trackers_that_are_not_there_or_hang_are_clear_errors(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
+import json
 import os
 import sys
 import threading
@@ -134,6 +136,15 @@ def verdict_of(report: DiffReport, address: str) -> Verdict:
     return Verdict(report.run_b, report.run_a, word, printable(sentence), f"{address}/?{query}")
 
 
+def given_verdict(text: str, run: str, against: str) -> Verdict:
+    """What `statctl diff` has found. Raises ArgumentError."""
+    try:
+        given = json.loads(text)
+        return Verdict(run, against, given["verdict"], printable(given["headline"]), given["link"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArgumentError(f"read --verdict: {error}; expected that of statctl diff") from error
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m statcollect publish", description=__doc__, epilog="Exit codes are those of statctl diff."
@@ -146,18 +157,24 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--collector", help="address, as statcollect.connect takes it (default: STATCTL_COLLECTOR, else 127.0.0.1:7433)"
     )
+    parser.add_argument("--http", help="the collector's HTTP address, where it is neither of the two")
+    parser.add_argument("--verdict", help=argparse.SUPPRESS)  # of statctl diff, which then has the exit code
+    parser.add_argument("--statctl", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     tracker, _, run_id = options.tracker.partition(":")
     if tracker not in WRITERS:
         parser.error(f"found tracker '{printable(tracker, 100)}'; expected {', '.join(WRITERS)}")
-    code = 2
+    connected = functools.cache(lambda: client.connect(options.collector, http=options.http))
+    code = 0
     try:
-        collector = client.connect(options.collector)
-        report = collector.diff(options.run_a, options.run_b)
-        verdict = verdict_of(report, str(collector.address))
-        print(f"{verdict.verdict} {verdict.headline}", flush=True)
-        where = publish(tracker, run_id or recorded_id(collector, options.run_b, tracker), verdict)
-        code = {"identical": 0, "within_tolerance": 0, "diverged": 1}.get(report.verdict or "", 2)
+        if options.verdict:
+            verdict = given_verdict(options.verdict, options.run_b, options.run_a)
+        else:
+            report = connected().diff(options.run_a, options.run_b)
+            code = {"identical": 0, "within_tolerance": 0, "diverged": 1}.get(report.verdict or "", 2)
+            verdict = verdict_of(report, str(connected().address))
+            print(f"{verdict.verdict} {verdict.headline}", flush=True)
+        where = publish(tracker, run_id or recorded_id(connected(), options.run_b, tracker), verdict)
         print(f"published to {where}", file=sys.stderr, flush=True)
     except StatcollectError as error:
         print(f"statcollect publish: {error}", file=sys.stderr, flush=True)
