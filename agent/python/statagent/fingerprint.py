@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ._layouts import megatron
 from ._layouts.layouts import ModelLayouts, layouts_of
+from ._layouts.merged import Merged, Part
+from ._layouts.placement import Placement
 from ._layouts.sharded import Shards
 from ._layouts.slices import name_originals
 from ._runtime import by_hand, process
@@ -77,13 +79,14 @@ def _record(agent: Agent, model: Any, dtype: Any, prefix: str) -> int:
     agent.clock.begin_step()
     if not agent.clock.wanted:
         return 0
-    places = layouts_of(model, modules, parameters, None, shards)
+    places, merged = layouts_of(model, modules, parameters, None, shards), Merged(modules)
     count = 0
     with agent.clock.gate.recording():
         for named, weight in _weights(parameters, shards):
             try:
-                _observe(agent, named, weight if dtype is None else weight.detach().to(dtype), places)
-                count += 1
+                count += _observe(
+                    agent, named, weight if dtype is None else weight.detach().to(dtype), places, merged.parts(named, weight)
+                )
             except Exception as error:
                 agent.refuse(str(error), named.name, "weight")
     return count
@@ -97,8 +100,17 @@ def _weights(parameters: list[Named], shards: Shards) -> Iterator[tuple[Named, A
             yield named, weight
 
 
-def _observe(agent: Agent, named: Named, weight: Any, places: ModelLayouts | None) -> None:
-    """In mode "eval", so that it is not taken for what an update in the same step leaves."""
-    handle = agent.intern(named.name, "weight", "", 0, 0, "eval", named.parent, named.class_name, named.depth)
-    placed = None if places is None else places.place(named.name, "weight", "", 0, weight)
+def _observe(agent: Agent, named: Named, weight: Any, places: ModelLayouts | None, parts: list[Part] | None) -> int:
+    """In mode "eval", so that it is not taken for what an update in the same step leaves. Returns how many parameters it is."""
+    if parts is None:
+        placed = None if places is None else places.place(named.name, "weight", "", 0, weight)
+        _record_one(agent, named, named.name, named.parent, weight, placed)
+        return 1
+    for part in parts:
+        _record_one(agent, named, part.name, part.parent, weight[part.start : part.stop], part.placement)
+    return len(parts)
+
+
+def _record_one(agent: Agent, named: Named, name: str, parent: str, weight: Any, placed: Placement | None) -> None:
+    handle = agent.intern(name, "weight", "", 0, 0, "eval", parent, named.class_name, named.depth)
     agent.observe_handle(handle, weight, placed)
