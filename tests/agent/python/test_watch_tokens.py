@@ -21,7 +21,7 @@ from .support import ROOT, Recording
 transformers = pytest.importorskip("transformers", reason="scripts/setup.sh --for test installs transformers")
 
 TAPS = [
-    "model.embed_tokens",
+    "model.layers.0.input",
     *(f"model.layers.{layer}{part}" for layer in range(2) for part in (".self_attn", ".mlp", "")),
     "model.norm",
     "logprob",
@@ -178,8 +178,8 @@ def test_any_models_ids_are_found_and_lengths_divide_a_flat_batch(rows: Rows) ->
     statagent.watch(model, tokens=True)
     model(torch.tensor(FIRST + SECOND), cu_seqlens=torch.tensor([0, len(FIRST), len(FIRST) + len(SECOND)]))
     found = rows.take()
-    assert list(found.taps) == ["table", "h.0.mix", "h.1.mix", "logprob"]
-    assert set(found.taps["table"]) == {*token_keys(np.array(FIRST)).tolist(), *token_keys(np.array(SECOND)).tolist()}
+    assert list(found.taps) == ["h.0.mix", "h.1.mix", "logprob"]  # of layers that are not called, their parts are
+    assert set(found.taps["h.0.mix"]) == {*token_keys(np.array(FIRST)).tolist(), *token_keys(np.array(SECOND)).tolist()}
     assert found.count("logprob") == len(FIRST) + len(SECOND) - 2
 
 
@@ -235,7 +235,7 @@ def test_embeddings_in_the_place_of_ids_have_keys_of_their_own(rows: Rows) -> No
         first = rows.take()
         model(inputs_embeds=given[1:, :4])
     second = rows.take()
-    expect_same(first, second, [tap for tap in TAPS if tap not in ("model.embed_tokens", "logprob")])
+    expect_same(first, second, TAPS[:-1])
     assert "logprob" not in first.taps  # of which id, nobody says
     assert len(first.taps["model.norm"]) == 4 + 3 + 3 and len(second.taps["model.norm"]) == 4
 
@@ -307,7 +307,7 @@ def test_other_families_have_their_taps_without_a_list_of_names(rows: Rows) -> N
     with statagent.watch(gpt2, tokens=True), torch.no_grad():
         gpt2(torch.tensor([FIRST, FIRST]))
     expected = [
-        "transformer.wte",
+        "transformer.h.0.input",
         "transformer.h.0.attn",
         "transformer.h.0.mlp",
         "transformer.h.0",
@@ -321,7 +321,7 @@ def test_other_families_have_their_taps_without_a_list_of_names(rows: Rows) -> N
     with statagent.watch(mixtral, tokens=True), torch.no_grad():
         mixtral(torch.tensor([FIRST]))
     found = list(rows.take().taps)
-    assert found[0] == "model.embed_tokens" and found[-3:] == ["model.layers.0", "model.norm", "logprob"] and len(found) == 6
+    assert found[0] == "model.layers.0.input" and found[-3:] == ["model.layers.0", "model.norm", "logprob"] and len(found) == 6
 
 
 def test_what_cannot_be_recorded_is_said(agent: Agent, recording: Recording) -> None:

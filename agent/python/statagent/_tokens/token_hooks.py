@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,34 +20,48 @@ from .inputs import Arguments, find_cache, find_tokens
 from .logprobs import LOGPROB, find_logits, log_probabilities
 from .prefixes import Keyed, Prefixes
 from .rows import Rows
-from .taps import Tap, find_taps
+from .taps import Place, Tap, find_taps
 
 KIND = "tokens"
 
 
-class TapHook(InertHook):
-    """After a module's forward pass: records its rows, if the pass has some."""
+def hook_taps(recorder: Recorder, taps: list[Tap]) -> list[Any]:
+    """Hooks of these modules that record their rows, if the pass has some."""
+    removables = []
+    for tap in taps:
+        if tap.place is Place.INPUT:
+            before = InertHook(partial(_see_input, recorder, tap))
+            removables.append(tap.module.register_forward_pre_hook(before, with_kwargs=True))
+        else:
+            removables.append(tap.module.register_forward_hook(InertHook(partial(_see_output, recorder, tap))))
+    return removables
 
-    def __init__(self, recorder: Recorder, tap: Tap) -> None:
-        super().__init__(lambda _module, _arguments, output: recorder.see(tap, output))
+
+def _see_input(recorder: Recorder, tap: Tap, _: Any, args: Any, kwargs: Any) -> None:
+    recorder.see(tap, lambda: [*args, *kwargs.values()])
+
+
+def _see_output(recorder: Recorder, tap: Tap, _: Any, __: Any, output: Any) -> None:
+    recorder.see(tap, lambda: [_stream(output) if tap.place is Place.BLOCK else _first(output)])
 
 
 class Recorder:
-    """Records the outputs of taps while a pass has `rows`. Threads: that of the model."""
+    """Records tensors of taps while a pass has `rows`. Threads: that of the model."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
         self.rows: Rows | None = None  # of the pass that runs
         self.passes = 0  # that had tokens
 
-    def see(self, tap: Tap, output: Any) -> None:
+    def see(self, tap: Tap, values: Callable[[], list[Any]]) -> None:
+        """Records the first of the values that has a row for each token. They are asked for only if the pass has rows."""
         rows = self.rows
         if rows is None:
             return
         begun = time.perf_counter_ns()
         try:
             if not in_backward():
-                found = rows.of(_stream(output) if tap.block else _first(output))
+                found = next((each for each in map(rows.of, values()) if each is not None), None)
                 if found is not None:
                     self.record(tap.name, found, rows.keys, rows.positions)
         except Exception as error:
@@ -89,7 +105,7 @@ class TokenHooks:
         if not taps:
             self._say("found no layers, which are modules in a list that have parts; expected some")
         self._removables = [root.register_forward_pre_hook(InertHook(self._enter), with_kwargs=True)]
-        self._removables += [tap.module.register_forward_hook(TapHook(self._recorder, tap)) for tap in taps]
+        self._removables += hook_taps(self._recorder, taps)
         self._removables.append(root.register_forward_hook(InertHook(self._leave), with_kwargs=True, always_call=True))
         agent.clock.flush_listeners.append(self._say_if_compiled)
 

@@ -19,7 +19,7 @@ from .._runtime.log import warn_once
 from .._tokens.logprobs import LOGPROB, log_probabilities
 from .._tokens.rows import Rows
 from .._tokens.taps import find_taps
-from .._tokens.token_hooks import Recorder, TapHook
+from .._tokens.token_hooks import Recorder, hook_taps
 from .._torch.modules import INERT_COPY, name_modules, unwrap
 from .._watch.arguments import check_tokens
 from ..fingerprint import fingerprint
@@ -96,8 +96,7 @@ class Engine:
                       "are recorded, its layers are not; start it with enforce_eager=True (--enforce-eager)")  # fmt: skip
             return
         self._model.register_forward_pre_hook(_Hook("pass", self._enter), with_kwargs=True)
-        for tap in find_taps(name_modules(self._model)):
-            tap.module.register_forward_hook(TapHook(self._recorder, tap))
+        hook_taps(self._recorder, find_taps(name_modules(self._model)))
         self._model.register_forward_hook(_Hook("pass", self._leave), always_call=True)
 
     # --- weights
