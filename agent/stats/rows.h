@@ -8,8 +8,8 @@
 //   l2      of the row, in float32; NaN if a component is not finite, infinite beyond float32
 //   hash    as of a tensor with one dimension (fingerprint.h)
 //   sketch  8 sums: component c, of those that are finite, goes to sum c % 8 with the sign of
-//           RowMinus(c); added in float64, in order of c. The squared norm of the sums estimates
-//           that of the row. The sum 0 of a row of one component is its value, finite or not.
+//           RowMinus(c); added in float64, on the CPU in order of c. The squared norm of the sums
+//           estimates that of the row. Sum 0 of a row of one component is its value, finite or not.
 // A row may be a part of a longer one, from its component `first` on. What parts have adds up: hash
 // exactly, sums and squares of l2 to rounding.
 //
@@ -21,6 +21,7 @@
 #include <span>
 
 #include "agent/stats/fingerprint.h"
+#include "agent/stats/row_sums.h"
 #include "agent/stats/stats.h"
 #include "common/records.h"
 #include "common/status.h"
@@ -28,28 +29,22 @@
 namespace statcollect::stats {
 
 inline constexpr std::uint64_t kTokenKeyStart = 0x53544154544f4b45u;
-inline constexpr std::uint64_t kRowSketchSeed = 0x53544154524f5753u;
 
 constexpr std::uint64_t TokenKey(std::uint64_t before, std::uint64_t id) {
   return SplitMix(before, id);
 }
 
-// Bit c % 64 is set if component c, of block c / 64, has the sign minus. Component 0 has plus.
-STATCOLLECT_FINGERPRINT_HD constexpr std::uint64_t RowSigns(std::uint64_t block) {
-  return SplitMix(kRowSketchSeed, block) ^ (0 - (SplitMix(kRowSketchSeed, std::uint64_t{0}) & 1));
-}
-STATCOLLECT_FINGERPRINT_HD constexpr bool RowMinus(std::uint64_t component) {
-  return (RowSigns(component / 64) >> (component % 64) & 1) != 0;
-}
+static_assert(kRowSums == kRowSketch);
 
 // kInvalidArgument: as Validate, or not of two dimensions, or more than 2^32 - 1 components of a
 // row with those before it.
 Status ValidateRows(const CpuTensor& rows, std::uint64_t first);
 
-// Row i goes to out[i]. One pass over the matrix; memory: 8 bytes a component of a row. `workers`
-// (may be null) share the rows. Precondition: ValidateRows is OK; as many in `out` as rows.
+// Row i goes to out[i]; with an `index` row index[i], each below the number of rows. One pass over
+// the matrix; memory: 8 bytes a component of a row. `workers` (may be null) share the rows.
+// Precondition: ValidateRows is OK; as many in `out` as rows, or as in the index.
 void ComputeRows(const CpuTensor& rows, std::uint64_t first, std::span<RowStats> out,
-                 CpuWorkers* workers);
+                 CpuWorkers* workers, const std::int64_t* index = nullptr);
 
 }  // namespace statcollect::stats
 

@@ -23,14 +23,6 @@ constexpr std::uint64_t kExponentBits = std::uint64_t{0x7ff} << 52;
 constexpr std::size_t kChunk = 512;  // components decoded at once; a multiple of the sums
 constexpr std::size_t kPartComponents = 65536;  // that are worth a helper
 
-float ToFloat(double value) {
-  if (std::abs(value) > static_cast<double>(std::numeric_limits<float>::max())) {
-    const float infinite = std::numeric_limits<float>::infinity();
-    return value < 0 ? -infinite : infinite;
-  }
-  return static_cast<float>(value);
-}
-
 // The sign of each component, in the place of a float64's.
 std::vector<std::uint64_t> Signs(std::uint64_t first, std::size_t components) {
   std::vector<std::uint64_t> signs(components);
@@ -62,7 +54,7 @@ class Rows {
         signs_(Signs(first, parts_ * static_cast<std::size_t>(columns_))) {}
 
   std::size_t components() const { return signs_.size(); }
-  RowStats Of(std::size_t row) const noexcept;
+  RowStats Of(std::int64_t row) const noexcept;
 
  private:
   void Sketch(const CpuTensor& row, RowStats* stats) const noexcept;
@@ -74,10 +66,10 @@ class Rows {
   const std::vector<std::uint64_t> signs_;
 };
 
-RowStats Rows::Of(std::size_t row) const noexcept {
+RowStats Rows::Of(std::int64_t row) const noexcept {
   const auto bytes = static_cast<std::int64_t>(DTypeBytes(rows_.dtype));
   const auto* data = static_cast<const unsigned char*>(rows_.data);
-  if (data != nullptr) data += static_cast<std::int64_t>(row) * row_stride_ * bytes;
+  if (data != nullptr) data += row * row_stride_ * bytes;
   const CpuTensor one{data, rows_.dtype, {&columns_, 1}, {&column_stride_, 1}};
   // Elements of the whole row up to the end of this part: what lies behind does not matter.
   const auto offset = static_cast<std::int64_t>(first_ / parts_);
@@ -89,7 +81,7 @@ RowStats Rows::Of(std::size_t row) const noexcept {
       ComputeCpu(one, {}, {}, &samples, nullptr, offset == 0 ? nullptr : &place);
   RowStats stats;
   const bool finite = found.nan + found.pos_inf + found.neg_inf == 0;
-  stats.l2 = finite ? ToFloat(found.l2) : std::numeric_limits<float>::quiet_NaN();
+  stats.l2 = finite ? RowFloat(found.l2) : std::numeric_limits<float>::quiet_NaN();
   stats.hash = found.hash;
   Sketch(one, &stats);
   return stats;
@@ -116,8 +108,8 @@ void Rows::Sketch(const CpuTensor& row, RowStats* stats) const noexcept {
   }
   // The first component belongs to sum first_ % 8, which so far is sums[0].
   for (std::size_t i = 0; i < kRowSketch; ++i)
-    stats->sketch[(first_ + i) % kRowSketch] = ToFloat(sums[i]);
-  if (first_ == 0 && components() == 1) stats->sketch[0] = ToFloat(values[0]);
+    stats->sketch[(first_ + i) % kRowSketch] = RowFloat(sums[i]);
+  if (first_ == 0 && components() == 1) stats->sketch[0] = RowFloat(values[0]);
 }
 
 }  // namespace
@@ -141,14 +133,15 @@ Status ValidateRows(const CpuTensor& rows, std::uint64_t first) {
 }
 
 void ComputeRows(const CpuTensor& rows, std::uint64_t first, std::span<RowStats> out,
-                 CpuWorkers* workers) {
+                 CpuWorkers* workers, const std::int64_t* index) {
   const Rows of(rows, first);
   const std::size_t together =
       std::max<std::size_t>(1, kPartComponents / std::max<std::size_t>(1, of.components()));
   const std::size_t parts = (out.size() + together - 1) / together;
   const auto compute = [&](std::size_t part) {
     const std::size_t end = std::min(out.size(), (part + 1) * together);
-    for (std::size_t row = part * together; row < end; ++row) out[row] = of.Of(row);
+    for (std::size_t i = part * together; i < end; ++i)
+      out[i] = of.Of(index == nullptr ? static_cast<std::int64_t>(i) : index[i]);
   };
   if (workers != nullptr) return workers->Run(parts, compute);
   for (std::size_t part = 0; part < parts; ++part) compute(part);
