@@ -24,7 +24,7 @@ PACKAGE = ROOT / "python" if BUNDLED else ROOT / "agent" / "python"
 SANITIZERS = ("memcheck", "racecheck", "initcheck")
 # Quick under a sanitizer; together they cover every part of the kernels.
 SANITIZED_TESTS = "GpuEngineTest.AgreesForAnyStridesAndAlignment:GpuEngineTest.KeepsStreamsApart:GpuEngineTest.CopiesSamples:"
-SANITIZED_TESTS += "GpuEngineTest.RecordsTheReplaysOfAGraph"
+SANITIZED_TESTS += "GpuEngineTest.RecordsTheReplaysOfAGraph:GpuRowsTest.AgreeForAnyBits"
 NO_GPU = 3
 
 

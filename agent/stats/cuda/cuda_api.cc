@@ -260,6 +260,23 @@ class RuntimeApi final : public CudaApi {
     return Failure("count exponents on CUDA device " + std::to_string(device), error);
   }
 
+  Status EnqueueRows(int device, DType dtype, const RowLaunch& launch,
+                     void* stream) noexcept override {
+    const CurrentDevice current(device);
+    cudaError_t error = current.error();
+    if (error == cudaSuccess) {
+      const int component_bytes = static_cast<int>(DTypeBytes(dtype) / launch.parts);
+      RowLaunch parameters = launch;
+      void* arguments[] = {&parameters};
+      error = cudaLaunchKernel(RowKernelOf(dtype), dim3(RowsGrid(launch, component_bytes)),
+                               dim3(kRowsThreads), arguments, kRowsSharedBytes,
+                               static_cast<cudaStream_t>(stream));
+    }
+    if (error == cudaSuccess) return Status::Ok();
+    (void)cudaGetLastError();
+    return Failure("compute rows on CUDA device " + std::to_string(device), error);
+  }
+
   Status EnqueueMark(int device, const Mark& mark, void* stream) noexcept override {
     Mark parameters = mark;
     void* arguments[] = {&parameters};
@@ -429,6 +446,7 @@ class RuntimeApi final : public CudaApi {
     for (int dtype = 1; dtype < kDTypeCount; ++dtype) {
       std::uint32_t vector_components = 0;
       kernels.push_back(ExponentKernelOf(static_cast<DType>(dtype), &vector_components));
+      kernels.push_back(RowKernelOf(static_cast<DType>(dtype)));
     }
     cudaFuncAttributes attributes{};
     for (const void* kernel : kernels) {

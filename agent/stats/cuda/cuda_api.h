@@ -10,6 +10,7 @@
 
 #include "agent/stats/cuda/exponents.h"
 #include "agent/stats/cuda/launch.h"
+#include "agent/stats/cuda/matrix_rows.h"
 #include "common/status.h"
 #include "common/types.h"
 
@@ -64,6 +65,9 @@ class CudaApi {
   // Enqueues the kernel of exponents.h for tensors of this dtype. Errors as Enqueue.
   virtual Status EnqueueExponents(int device, DType dtype, const ExponentLaunch& launch,
                                   void* stream) noexcept = 0;
+  // Enqueues the kernel of matrix_rows.h for matrices of this dtype. Errors as Enqueue.
+  virtual Status EnqueueRows(int device, DType dtype, const RowLaunch& launch,
+                             void* stream) noexcept = 0;
   // Enqueue the kernels of replay.h. Errors as Enqueue.
   virtual Status EnqueueMark(int device, const Mark& mark, void* stream) noexcept = 0;
   virtual Status EnqueueLatch(int device, ReplayControl* to, const ReplayControl* from,

@@ -20,6 +20,11 @@ const void* ShardKernelOf(DType dtype);
 // memory a bin. *vector_components: how many components a thread takes at a time.
 const void* ExponentKernelOf(DType dtype, std::uint32_t* vector_components);
 
+// What computes statistics of rows of matrices of this dtype (matrix_rows.h), null if there is
+// none. Its only parameter is a RowLaunch; kRowsThreads threads a block, kRowsSharedBytes of shared
+// memory.
+const void* RowKernelOf(DType dtype);
+
 // Kernels of one thread (replay.h). Parameters: a Mark; and two pointers, ReplayControl* to and
 // from.
 const void* MarkKernel();

@@ -39,6 +39,12 @@ void RunKernel(DType dtype, const ExponentLaunch& launch) {
                     {blocks, kExponentBlockThreads, launch.bins * sizeof(std::uint32_t)}, launch);
 }
 
+void RunKernel(DType dtype, const RowLaunch& launch) {
+  const std::uint32_t blocks = RowsGrid(launch, static_cast<int>(DTypeBytes(dtype) / launch.parts));
+  cuda_shim::Launch(KernelAs<RowLaunch>(RowKernelOf(dtype)),
+                    {blocks, kRowsThreads, kRowsSharedBytes}, launch);
+}
+
 void RunKernel(const Mark& mark) { cuda_shim::Launch(KernelAs<Mark>(MarkKernel()), {}, mark); }
 
 void RunLatch(ReplayControl* to, const ReplayControl* from) {
@@ -84,6 +90,17 @@ Emulated Emulate(const CpuTensor& tensor, std::uint32_t sketch_width, std::uint3
   result.sketch.resize(sketch_width);
   result.stats = FinishRecord(record.totals, {record.sums, launch.width}, numel, result.sketch);
   return result;
+}
+
+std::vector<RowRecord> EmulateRows(const CpuTensor& rows, std::uint64_t first,
+                                   const RowChoice& choice) {
+  std::vector<RowRecord> records(choice.count);
+  RowLaunch launch = MakeRowLaunch(rows, first, choice);
+  launch.tables = &kKernelTables;
+  launch.records = records.data();
+  launch.ticket = 1;
+  RunKernel(rows.dtype, launch);
+  return records;
 }
 
 }  // namespace statcollect::stats::cuda

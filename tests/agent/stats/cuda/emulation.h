@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "agent/stats/cuda/row_engine.h"
 #include "agent/stats/stats.h"
 
 namespace statcollect::stats::cuda {
@@ -21,6 +22,11 @@ __attribute__((visibility("default"))) Emulated Emulate(const CpuTensor& tensor,
                                                         std::uint32_t sketch_width,
                                                         std::uint32_t unit_pieces = 0,
                                                         const Placement* placement = nullptr);
+
+// Rows of a matrix.
+__attribute__((visibility("default"))) std::vector<RowRecord> EmulateRows(const CpuTensor& rows,
+                                                                          std::uint64_t first,
+                                                                          const RowChoice& choice);
 
 }  // namespace statcollect::stats::cuda
 

@@ -274,6 +274,11 @@ class FakeCudaApi final : public CudaApi {
     ++device_->exponent_launches;
     return Note([dtype, launch] { RunKernel(dtype, launch); }, stream);
   }
+  Status EnqueueRows(int, DType dtype, const RowLaunch& launch, void* stream) noexcept override {
+    if (device_->capturing.contains(stream))
+      std::abort();  // its records would be written at each replay
+    return Note([dtype, launch] { RunKernel(dtype, launch); }, stream);
+  }
   Status CopyInStream(int, void* to, const void* from, std::size_t bytes,
                       void* stream) noexcept override {
     std::lock_guard lock(device_->mutex);

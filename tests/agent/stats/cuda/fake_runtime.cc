@@ -13,7 +13,7 @@ namespace statcollect::stats::cuda {
 namespace {
 
 // Which of the shipped kernels, compiled for the host, an address is.
-enum class KernelKind { kReduce, kShards, kExponents, kMark, kLatch };
+enum class KernelKind { kReduce, kShards, kExponents, kRows, kMark, kLatch };
 struct Kernel {
   KernelKind kind;
   DType dtype = DType::kUnspecified;
@@ -26,6 +26,7 @@ Kernel KernelAt(const void* address) {
     if (address == ShardKernelOf(dtype)) return {KernelKind::kShards, dtype};
     if (address == ExponentKernelOf(dtype, &vector_components))
       return {KernelKind::kExponents, dtype};
+    if (address == RowKernelOf(dtype)) return {KernelKind::kRows, dtype};
   }
   if (address == MarkKernel()) return {KernelKind::kMark};
   if (address != LatchKernel()) std::abort();
@@ -88,6 +89,8 @@ void RunAt(const void* address, const std::vector<std::shared_ptr<void>>& argume
       return FakeDevice::Run(kernel.dtype, *static_cast<ShardLaunch*>(arguments[0].get()), true);
     case KernelKind::kExponents:
       return RunKernel(kernel.dtype, *static_cast<ExponentLaunch*>(arguments[0].get()));
+    case KernelKind::kRows:
+      return RunKernel(kernel.dtype, *static_cast<RowLaunch*>(arguments[0].get()));
     case KernelKind::kMark:
       return RunKernel(*static_cast<Mark*>(arguments[0].get()));
     case KernelKind::kLatch:
@@ -105,6 +108,8 @@ std::vector<std::shared_ptr<void>> Copied(const void* address, void** arguments)
       return {std::make_shared<ShardLaunch>(*static_cast<ShardLaunch*>(arguments[0]))};
     case KernelKind::kExponents:
       return {std::make_shared<ExponentLaunch>(*static_cast<ExponentLaunch*>(arguments[0]))};
+    case KernelKind::kRows:
+      return {std::make_shared<RowLaunch>(*static_cast<RowLaunch*>(arguments[0]))};
     case KernelKind::kMark:
       return {std::make_shared<Mark>(*static_cast<Mark*>(arguments[0]))};
     case KernelKind::kLatch:

@@ -4,6 +4,7 @@
 
 #include "agent/stats/cuda/exponents.h"
 #include "agent/stats/cuda/launch.h"
+#include "agent/stats/cuda/matrix_rows.h"
 #include "common/types.h"
 
 namespace statcollect::stats::cuda {
@@ -15,6 +16,7 @@ namespace statcollect::stats::cuda {
 STATCOLLECT_ON_HOST void RunKernel(DType dtype, const Launch& launch);
 STATCOLLECT_ON_HOST void RunShardKernel(DType dtype, const ShardLaunch& launch);
 STATCOLLECT_ON_HOST void RunKernel(DType dtype, const ExponentLaunch& launch);
+STATCOLLECT_ON_HOST void RunKernel(DType dtype, const RowLaunch& launch);
 STATCOLLECT_ON_HOST void RunKernel(const Mark& mark);
 STATCOLLECT_ON_HOST void RunLatch(ReplayControl* to, const ReplayControl* from);
 
