@@ -137,10 +137,22 @@ Result<Statistics> Compute(const TensorView& tensor, std::uint32_t sketch, std::
 
 Status ComputeRows(const TensorView& rows, std::uint64_t first_column,
                    std::span<RowStatistics> out) {
+  return ComputeRows(rows, first_column, out, nullptr);
+}
+
+Status ComputeRows(const TensorView& rows, std::uint64_t first_column, std::span<RowStatistics> out,
+                   void* stream) {
   return Guarded([&]() -> Status {
-    const auto computed = RowsOf(rows, first_column, out.size(), nullptr);
-    if (!computed.ok()) return computed.status();
-    std::transform(computed->begin(), computed->end(), out.begin(), [](const auto& row) {
+    const auto data = CheckedRows(rows, first_column, out.size());
+    if (!data.ok()) return data.status();
+    std::vector<statcollect::RowStats> computed(out.size());
+    if (rows.device == Device::kCuda) {
+      STATCOLLECT_RETURN_IF_ERROR(statcollect::stats::cuda::ComputeRowsCuda(
+          *data, first_column, rows.device_index, stream, computed, kComputeTimeout));
+    } else {
+      statcollect::stats::ComputeRows(*data, first_column, computed, nullptr);
+    }
+    std::transform(computed.begin(), computed.end(), out.begin(), [](const auto& row) {
       return RowStatistics{.l2 = row.l2, .hash = row.hash, .sketch = row.sketch};
     });
     return Status::Ok();

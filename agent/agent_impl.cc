@@ -158,26 +158,27 @@ Result<statcollect::stats::CpuTensor> CheckedTensor(const TensorView& tensor) {
   return cpu;
 }
 
-Result<std::vector<statcollect::RowStats>> RowsOf(const TensorView& rows,
+Result<statcollect::stats::CpuTensor> CheckedRows(const TensorView& rows,
                                                   std::uint64_t first_column, std::size_t count,
-                                                  statcollect::stats::CpuWorkers* workers) {
-  const auto data = CheckedTensor(rows);
+                                                  std::span<const std::int64_t> index) {
+  auto data = CheckedTensor(rows);
   if (!data.ok()) return data.status();
   STATCOLLECT_RETURN_IF_ERROR(statcollect::stats::ValidateRows(*data, first_column));
-  if (rows.device != Device::kCpu) {
-    return Status(Code::kUnimplemented,
-                  "record rows: found a matrix on a GPU; expected one on the CPU; copy it there");
-  }
-  constexpr std::int64_t kRowsMax = std::int64_t{1} << 20;
-  if (data->shape[0] > kRowsMax || static_cast<std::size_t>(data->shape[0]) != count) {
-    return Status(Code::kInvalidArgument, "record rows: found " + std::to_string(data->shape[0]) +
+  constexpr std::size_t kRowsMax = std::size_t{1} << 20;
+  const auto found = index.empty() ? static_cast<std::uint64_t>(data->shape[0]) : index.size();
+  if (found != count || count > kRowsMax) {
+    return Status(Code::kInvalidArgument, "record rows: found " + std::to_string(found) +
                                               " rows for " + std::to_string(count) +
                                               " tokens; expected one for each, at most " +
                                               std::to_string(kRowsMax));
   }
-  std::vector<statcollect::RowStats> computed(count);
-  statcollect::stats::ComputeRows(*data, first_column, computed, workers);
-  return computed;
+  for (const std::int64_t row : index) {
+    if (row >= 0 && row < data->shape[0]) continue;
+    return Status(Code::kInvalidArgument, "record rows: the index has row " + std::to_string(row) +
+                                              "; expected one of the matrix's " +
+                                              std::to_string(data->shape[0]) + " rows, from 0");
+  }
+  return data;
 }
 
 Agent::Impl::Parts::Parts(const ResolvedOptions& options, const Launch& launch,
@@ -205,7 +206,8 @@ Agent::Impl::Parts::Parts(const ResolvedOptions& options, const Launch& launch,
                     [this](const CaptureTarget& target, const std::string& why) {
                       if (!target.ring) recorder.pending_captures().Miss(target, why);
                     }),
-      filler(&cuda, &cuda_captures),
+      cuda_rows(statcollect::stats::cuda::MakeCudaApi(), &recorder, &clock),
+      filler(&cuda, &cuda_captures, &cuda_rows),
       ring_watch(
           &recorder, &clock, [this](const std::string& line) { log.Log(line, LogLevel::kWarning); },
           [this, level = LevelOfAll(launch)](const std::string& line) {
@@ -465,14 +467,15 @@ Status Agent::Impl::Fill(Slot* slot, const statcollect::stats::CpuTensor& data,
 
 Status Agent::Impl::RecordRows(const TokenRows& rows, std::optional<std::uint64_t> step) {
   if (!step && !parts_->recorder.StepWanted()) return Status::Ok();
-  if (rows.positions.size() != rows.keys.size()) {
+  const std::size_t count = rows.keys.size();
+  if (rows.positions.size() != count) {
     return Status(Code::kInvalidArgument, "record rows of '" + Printable(rows.tap) + "': found " +
-                                              std::to_string(rows.keys.size()) + " keys and " +
+                                              std::to_string(count) + " keys and " +
                                               std::to_string(rows.positions.size()) +
                                               " positions; expected as many");
   }
-  const auto computed = RowsOf(rows.rows, rows.first_column, rows.keys.size(), &parts_->workers);
-  if (!computed.ok()) return computed.status();
+  const auto data = CheckedRows(rows.rows, rows.first_column, count, rows.index);
+  if (!data.ok()) return data.status();
   const std::size_t components =
       static_cast<std::size_t>(rows.rows.shape[1]) * (IsComplex(rows.rows.dtype) ? 2 : 1);
   statcollect::TokenRecord record{.tap = std::string(rows.tap),
@@ -480,11 +483,20 @@ Status Agent::Impl::RecordRows(const TokenRows& rows, std::optional<std::uint64_
                                   .dtype = rows.rows.dtype,
                                   .columns = static_cast<std::uint32_t>(components),
                                   .first_column = rows.first_column};
-  record.rows.resize(computed->size());
-  for (std::size_t i = 0; i < computed->size(); ++i) {
-    record.rows[i] = {.key = rows.keys[i], .position = rows.positions[i], .stats = (*computed)[i]};
+  record.rows.resize(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    record.rows[i].key = rows.keys[i];
+    record.rows[i].position = rows.positions[i];
   }
-  return parts_->recorder.log().LogTokens(std::move(record), step);
+  const std::int64_t* const index = rows.index.empty() ? nullptr : rows.index.data();
+  if (rows.rows.device == Device::kCuda) {
+    return parts_->cuda_rows.Record(record, step, *data, index, rows.rows.device_index,
+                                    rows.stream);
+  }
+  std::vector<statcollect::RowStats> computed(count);
+  statcollect::stats::ComputeRows(*data, rows.first_column, computed, &parts_->workers, index);
+  for (std::size_t i = 0; i < count; ++i) record.rows[i].stats = computed[i];
+  return parts_->recorder.log().LogTokens(record, step);
 }
 
 Result<std::uint32_t> Agent::Impl::Intern(const Identity& identity) {
@@ -519,6 +531,7 @@ Status Agent::Impl::Close(std::chrono::milliseconds timeout, bool goodbye) {
   if (!EndThreads(deadline, timeout, goodbye)) return close_status_;
   if (parts_->ring != nullptr) parts_->ring->RemoveFile();
   parts_->cuda_captures.Abandon();
+  parts_->cuda_rows.Abandon();
   parts_->recorder.DropRest(kDropClosed);
   parts_->cuda.Abandon();
   const std::uint64_t lost = counters().dropped() - before;

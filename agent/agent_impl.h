@@ -5,11 +5,13 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "agent/cuda/captures.h"
 #include "agent/cuda/slots.h"
+#include "agent/cuda/token_rows.h"
 #include "agent/export/batcher.h"
 #include "agent/export/exporter.h"
 #include "agent/export/log_limiter.h"
@@ -32,10 +34,11 @@ namespace statagent {
 // view.
 Result<statcollect::stats::CpuTensor> CheckedTensor(const TensorView& tensor);
 
-// Statistics of a matrix's rows, of which there have to be `count`.
-Result<std::vector<statcollect::RowStats>> RowsOf(const TensorView& rows,
+// A matrix, of which `index` chooses rows for `count` tokens (empty: it has as many), as the
+// engines take it; an error says what is wrong.
+Result<statcollect::stats::CpuTensor> CheckedRows(const TensorView& rows,
                                                   std::uint64_t first_column, std::size_t count,
-                                                  statcollect::stats::CpuWorkers* workers);
+                                                  std::span<const std::int64_t> index = {});
 
 // Threads: as Agent. In a forked child only IsCopy may be called: the parent's threads do not exist
 // there, and one of them may have held a mutex.
@@ -114,6 +117,7 @@ class __attribute__((visibility("hidden"))) Agent::Impl final : public statcolle
     statcollect::Exporter exporter;
     statcollect::CudaSlots cuda;
     statcollect::CudaCaptures cuda_captures;
+    statcollect::CudaTokenRows cuda_rows;
     statcollect::CudaFiller filler;
     statcollect::RingWatch ring_watch;
     statcollect::Batcher batcher;

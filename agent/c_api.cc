@@ -424,24 +424,35 @@ int statagent_record_rows(statagent_agent* agent, const statagent_token_rows* ro
                           const uint64_t* step) {
   return Guarded([&] {
     if (agent == nullptr) return Null("statagent_record_rows", "agent");
-    STATCOLLECT_RETURN_IF_ERROR(CheckSize("statagent_record_rows", rows));
+    constexpr std::size_t kLeast = offsetof(statagent_token_rows, index);
+    STATCOLLECT_RETURN_IF_ERROR(CheckSize("statagent_record_rows", rows, kLeast));
     if (rows->tap == nullptr) return Null("statagent_record_rows", "tap");
     if (rows->count > 0 && (rows->keys == nullptr || rows->positions == nullptr))
       return Null("statagent_record_rows", "keys or positions");
     const auto view = ReadTensor("statagent_record_rows", rows->rows);
     if (!view.ok()) return view.status();
-    return agent->agent->RecordRows({.tap = rows->tap,
-                                     .rows = *view,
-                                     .keys = {rows->keys, rows->count},
-                                     .positions = {rows->positions, rows->count},
-                                     .call = rows->call,
-                                     .first_column = rows->first_column},
-                                    step == nullptr ? std::nullopt : std::optional(*step));
+    statagent::TokenRows found{.tap = rows->tap,
+                               .rows = *view,
+                               .keys = {rows->keys, rows->count},
+                               .positions = {rows->positions, rows->count},
+                               .call = rows->call,
+                               .first_column = rows->first_column};
+    if (rows->struct_size > kLeast) {
+      if (rows->index != nullptr && rows->count == 0) return Status::Ok();
+      if (rows->index != nullptr) found.index = {rows->index, rows->count};
+      found.stream = rows->stream;
+    }
+    return agent->agent->RecordRows(found, step == nullptr ? std::nullopt : std::optional(*step));
   });
 }
 
 int statagent_compute_rows(const statagent_tensor* rows, uint32_t first_column, uint64_t count,
                            float* l2, uint64_t* hashes, float* sketches) {
+  return statagent_compute_rows_on(rows, first_column, count, nullptr, l2, hashes, sketches);
+}
+
+int statagent_compute_rows_on(const statagent_tensor* rows, uint32_t first_column, uint64_t count,
+                              void* stream, float* l2, uint64_t* hashes, float* sketches) {
   return Guarded([&] {
     const auto view = ReadTensor("statagent_compute_rows", rows);
     if (!view.ok()) return view.status();
@@ -452,7 +463,7 @@ int statagent_compute_rows(const statagent_tensor* rows, uint32_t first_column, 
                      "; expected at most " + std::to_string(kEntriesMax));
     }
     std::vector<statagent::RowStatistics> found(count);
-    STATCOLLECT_RETURN_IF_ERROR(statagent::ComputeRows(*view, first_column, found));
+    STATCOLLECT_RETURN_IF_ERROR(statagent::ComputeRows(*view, first_column, found, stream));
     for (const statagent::RowStatistics& row : found) {
       *l2++ = row.l2;
       *hashes++ = row.hash;

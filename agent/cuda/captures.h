@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/cuda/token_rows.h"
 #include "agent/staging/capture_queue.h"
 #include "agent/staging/slot_filler.h"
 #include "agent/stats/cuda/cuda_api.h"
@@ -78,11 +79,14 @@ class CudaCaptures final {
   bool abandoned_ STATCOLLECT_GUARDED_BY(mutex_) = false;
 };
 
-// Slots and captures of CUDA devices, as the batcher asks for them.
+// Slots, captures and rows of CUDA devices, as the batcher asks for them.
 class CudaFiller final : public SlotFiller {
  public:
-  CudaFiller(SlotFiller* slots, CudaCaptures* captures) : slots_(slots), captures_(captures) {}
-  std::size_t Poll() noexcept override { return slots_->Poll() + captures_->Poll(); }
+  CudaFiller(SlotFiller* slots, CudaCaptures* captures, CudaTokenRows* rows)
+      : slots_(slots), captures_(captures), rows_(rows) {}
+  std::size_t Poll() noexcept override {
+    return slots_->Poll() + captures_->Poll() + rows_->Poll();
+  }
   const ObservedTensor* FrontReplayed(const ReplayGate& gate) noexcept override {
     return slots_->FrontReplayed(gate);
   }
@@ -92,6 +96,7 @@ class CudaFiller final : public SlotFiller {
  private:
   SlotFiller* const slots_;
   CudaCaptures* const captures_;
+  CudaTokenRows* const rows_;
 };
 
 }  // namespace statcollect

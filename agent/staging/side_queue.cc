@@ -42,13 +42,20 @@ bool IsStepEnd(const SideRecord& record) { return std::holds_alternative<StepRec
 
 std::size_t EncodedBytesMax(const SideRecord& record) { return std::visit(BytesOf{}, record); }
 
-bool SideQueue::TryPush(SideRecord record, std::uint64_t after_ticket, bool* was_empty) {
+bool SideQueue::TryPush(SideRecord record, std::uint64_t after_ticket, bool* was_empty,
+                        std::uint64_t* awaited) {
   const std::size_t bytes = EncodedBytesMax(record);
   MutexLock lock(mutex_);
   *was_empty = entries_.empty();
   if (entries_.size() >= records_max_ || bytes_ + bytes > bytes_max_) return false;
   const bool step_end = IsStepEnd(record);
-  entries_.push_back({std::move(record), after_ticket, bytes});
+  entries_.emplace_hint(entries_.end(), pushed_,
+                        Entry{.record = std::move(record),
+                              .after_ticket = after_ticket,
+                              .bytes = bytes,
+                              .awaited = awaited != nullptr});
+  if (awaited != nullptr) *awaited = pushed_;
+  ++pushed_;
   bytes_ += bytes;
   step_ends_ += step_end ? 1 : 0;
   if (*was_empty) FrontChangedLocked();
@@ -60,23 +67,36 @@ std::optional<SideQueue::Entry> SideQueue::PopIf(std::uint64_t ring_head, std::s
                                                  bool* held_back) {
   MutexLock lock(mutex_);
   *held_back = false;
-  if (entries_.empty() || entries_.front().after_ticket > ring_head) return std::nullopt;
-  const auto* end = std::get_if<StepRecord>(&entries_.front().record);
-  if (entries_.front().bytes > bytes_max ||
+  const auto front = entries_.begin();
+  if (front == entries_.end() || front->second.after_ticket > ring_head) return std::nullopt;
+  const auto* end = std::get_if<StepRecord>(&front->second.record);
+  if (front->second.awaited || front->second.bytes > bytes_max ||
       (end != nullptr && held_step && end->step >= *held_step)) {
     *held_back = true;
     return std::nullopt;
   }
-  Entry entry = std::move(entries_.front());
-  entries_.pop_front();
+  return TakeLocked(front);
+}
+
+SideQueue::Entry SideQueue::TakeLocked(std::map<std::uint64_t, Entry>::iterator at) {
+  Entry entry = std::move(at->second);
+  entries_.erase(at);
   bytes_ -= entry.bytes;
   step_ends_ -= IsStepEnd(entry.record) ? 1 : 0;
   FrontChangedLocked();
   return entry;
 }
 
+bool SideQueue::Remove(std::uint64_t number) {
+  MutexLock lock(mutex_);
+  const auto found = entries_.find(number);
+  if (found == entries_.end()) return false;
+  (void)TakeLocked(found);
+  return true;
+}
+
 void SideQueue::FrontChangedLocked() {
-  front_ticket_.store(entries_.empty() ? kNone : entries_.front().after_ticket,
+  front_ticket_.store(entries_.empty() ? kNone : entries_.begin()->second.after_ticket,
                       std::memory_order_release);
 }
 

@@ -11,13 +11,13 @@ namespace statcollect {
 
 template <typename Make>
 Status SideRecorder::PushAt(std::string_view what, std::optional<std::uint64_t> step,
-                            const Make& make) {
+                            const Make& make, std::uint64_t* awaited) {
   bool wake = false;
   {
     MutexLock lock(state_.mutex);
     const auto of = StepLocked(what, step);
     if (!of.ok()) return of.status();
-    wake = state_.PushLocked(make(*of));
+    wake = state_.PushLocked(make(*of), awaited);
   }
   if (wake) state_.batcher->Wake();
   return Status::Ok();
@@ -100,24 +100,43 @@ Status SideRecorder::LogDensity(DensityRecord record, std::optional<std::uint64_
   });
 }
 
-Status SideRecorder::LogTokens(TokenRecord record, std::optional<std::uint64_t> step) {
+Status SideRecorder::LogTokens(const TokenRecord& record, std::optional<std::uint64_t> step,
+                               const ComputeTokens& compute) {
   STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("tap", record.tap));
-  for (auto first = record.rows.begin(); first != record.rows.end();) {
-    const auto left = static_cast<std::size_t>(record.rows.end() - first);
-    const auto last = first + static_cast<std::ptrdiff_t>(std::min(left, kTokenRowsMax));
+  for (std::size_t begin = 0, count = 0; begin < record.rows.size(); begin += count) {
+    count = std::min(record.rows.size() - begin, kTokenRowsMax);
+    const auto first = record.rows.begin() + static_cast<std::ptrdiff_t>(begin);
     TokenRecord part{.tap = record.tap,
                      .call = record.call,
                      .dtype = record.dtype,
                      .columns = record.columns,
                      .first_column = record.first_column,
-                     .rows = {first, last}};
-    STATCOLLECT_RETURN_IF_ERROR(PushAt("tokens", step, [&](std::uint64_t of) {
+                     .rows = {first, first + static_cast<std::ptrdiff_t>(count)}};
+    constexpr std::uint64_t kLost = ~std::uint64_t{0};
+    std::uint64_t number = kLost;
+    const auto make = [&](std::uint64_t of) {
       part.step = of;
       return std::move(part);
-    }));
-    first = last;
+    };
+    STATCOLLECT_RETURN_IF_ERROR(
+        PushAt("tokens", step, make, compute == nullptr ? nullptr : &number));
+    if (number != kLost) compute(begin, count, number);
   }
   return Status::Ok();
+}
+
+void SideRecorder::CompleteTokens(
+    std::uint64_t number, const std::function<void(std::size_t row, RowStats* stats)>& fill) {
+  state_.side.Complete(number, [&](SideRecord& record) {
+    auto& rows = std::get<TokenRecord>(record).rows;
+    for (std::size_t i = 0; i < rows.size(); ++i) fill(i, &rows[i].stats);
+  });
+}
+
+void SideRecorder::LoseTokens(std::uint64_t number, std::string_view cause) {
+  if (!state_.side.Remove(number)) return;
+  state_.ledger->Drop(cause);
+  state_.batcher->Wake();
 }
 
 Status SideRecorder::AddConfig(const std::map<std::string, std::string>& settings) {

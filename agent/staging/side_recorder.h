@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -41,8 +42,18 @@ class SideRecorder {
   // `step` as LogScalar. kInvalidArgument: the name, more valid elements than there are.
   Status LogDensity(DensityRecord record, std::optional<std::uint64_t> step = std::nullopt);
   // `step` as LogScalar. More than kTokenRowsMax rows become several records. kInvalidArgument: the
-  // tap's name.
-  Status LogTokens(TokenRecord record, std::optional<std::uint64_t> step = std::nullopt);
+  // tap's name. With `awaited` their statistics are still missing: compute(begin, count, number)
+  // has to see to it that CompleteTokens or LoseTokens is called for the record of each such part,
+  // at once or later. It is not called for parts that are lost already.
+  using ComputeTokens =
+      std::function<void(std::size_t begin, std::size_t count, std::uint64_t number)>;
+  Status LogTokens(const TokenRecord& record, std::optional<std::uint64_t> step = std::nullopt,
+                   const ComputeTokens& compute = nullptr);
+  // fill(i, stats) for each row i of an awaited record. For the batcher's thread.
+  void CompleteTokens(std::uint64_t number,
+                      const std::function<void(std::size_t row, RowStats* stats)>& fill);
+  // An awaited record is lost for this cause. Threads: any.
+  void LoseTokens(std::uint64_t number, std::string_view cause);
   // Adds settings that became known after the start. kResourceExhausted: more than
   // kAddedSettingsMax names in all; settings before the failing one are recorded.
   Status AddConfig(const std::map<std::string, std::string>& settings);
@@ -50,8 +61,10 @@ class SideRecorder {
  private:
   // Pushes what make(step) returns, and wakes the batcher if necessary. `make` runs with the mutex
   // held.
+  // `awaited`: as StagingState::PushLocked.
   template <typename Make>
-  Status PushAt(std::string_view what, std::optional<std::uint64_t> step, const Make& make);
+  Status PushAt(std::string_view what, std::optional<std::uint64_t> step, const Make& make,
+                std::uint64_t* awaited = nullptr);
   // Resolves `step` to the step to record in, or says why it is invalid.
   Result<std::uint64_t> StepLocked(std::string_view what, std::optional<std::uint64_t> step) const
       STATCOLLECT_REQUIRES(state_.mutex);

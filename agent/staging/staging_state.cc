@@ -8,16 +8,16 @@
 
 namespace statcollect {
 
-bool StagingState::PushLocked(SideRecord record) {
+bool StagingState::PushLocked(SideRecord record, std::uint64_t* awaited) {
   if (!refused.empty()) {
     ledger->ProduceDropped(refused);
     return false;
   }
   ledger->Produce();  // first: the batcher may take and settle it before this returns
-  return PushProducedLocked(std::move(record));
+  return PushProducedLocked(std::move(record), awaited);
 }
 
-bool StagingState::PushProducedLocked(SideRecord record) {
+bool StagingState::PushProducedLocked(SideRecord record, std::uint64_t* awaited) {
   if (ended) {
     ledger->Drop(kDropClosed);
     return false;
@@ -25,7 +25,7 @@ bool StagingState::PushProducedLocked(SideRecord record) {
   bool was_empty = false;
   bool pushed = false;
   try {
-    pushed = side.TryPush(std::move(record), ring.tail(), &was_empty);
+    pushed = side.TryPush(std::move(record), ring.tail(), &was_empty, awaited);
   } catch (const std::bad_alloc&) {
     // As if the queue were full.
   }

@@ -33,11 +33,12 @@ struct StagingState {
         registry(&definitions) {}
 
   // Queues the record, or counts it as lost. Returns whether the caller must wake the batcher after
-  // unlocking.
-  bool PushLocked(SideRecord record) STATCOLLECT_REQUIRES(mutex);
+  // unlocking. `awaited`: as SideQueue::TryPush; unchanged if the record is lost.
+  bool PushLocked(SideRecord record, std::uint64_t* awaited = nullptr) STATCOLLECT_REQUIRES(mutex);
   // As above for a record that the ledger already counts. It is queued even if records are refused
   // by now.
-  bool PushProducedLocked(SideRecord record) STATCOLLECT_REQUIRES(mutex);
+  bool PushProducedLocked(SideRecord record, std::uint64_t* awaited = nullptr)
+      STATCOLLECT_REQUIRES(mutex);
   // Reserves a slot. nullptr if none is free or records are refused; the caller then counts the
   // loss.
   Slot* TryReserveLocked() STATCOLLECT_REQUIRES(mutex) {

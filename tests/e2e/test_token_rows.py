@@ -42,8 +42,8 @@ SCRIPT = textwrap.dedent("""
 
             def tapped(tap, rows):
                 rows = fault(tap, rows)
-                for chunk in (slice(0, 4), slice(4, None)):
-                    agent.record_rows(tap, rows[chunk], keys[chunk], positions[chunk])
+                agent.record_rows(tap, rows[:4], keys[:4], positions[:4])
+                agent.record_rows(tap, rows, keys[4:], positions[4:], index=range(4, len(rows)))
                 return rows
             rows_of(sequence, tapped)
         agent.step()

@@ -94,3 +94,37 @@ class TestCompute(unittest.TestCase):
         first = statagent.compute(tensor)
         for _ in range(5):
             self.assertEqual(statagent.compute(tensor), first)
+
+
+@unittest.skipUnless(torch.cuda.is_available(), "torch sees no CUDA device")
+class TestRows(unittest.TestCase):
+    def same(self, gpu: list[dict[str, Any]], cpu: list[dict[str, Any]]) -> None:
+        self.assertEqual([row["hash"] for row in gpu], [row["hash"] for row in cpu])
+        for ours, theirs in zip(gpu, cpu):
+            self.assertTrue(math.isclose(ours["l2"], theirs["l2"], rel_tol=1e-6))
+            for x, y in zip(ours["sketch"], theirs["sketch"]):
+                self.assertLessEqual(abs(x - y), 1e-6 * theirs["l2"])
+
+    def test_agree_with_the_cpu(self) -> None:
+        for dtype in DTYPES:
+            for shape in [(0, 5), (4, 0), (5000, 1), (7, 33), (40, 4096)]:
+                with self.subTest(dtype=dtype, shape=shape):
+                    rows = filled(shape, dtype)
+                    self.same(statagent.compute_rows(rows.cuda()), statagent.compute_rows(rows))
+
+    def test_take_any_view_and_part(self) -> None:
+        for dtype in (torch.float32, torch.bfloat16):
+            rows = filled((60, 70), dtype)
+            for number, view in enumerate((lambda t: t.t(), lambda t: t[::3, 5:], lambda t: t[2].expand(9, 70))):
+                with self.subTest(dtype=dtype, view=number):
+                    found = statagent.compute_rows(view(rows.cuda()), first_column=100)
+                    self.same(found, statagent.compute_rows(view(rows), first_column=100))
+
+    def test_follow_the_current_stream(self) -> None:
+        rows = filled((2000, 2000), torch.float32)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            on_gpu = torch.empty_like(rows, device="cuda")
+            torch.cuda._sleep(50_000_000)
+            on_gpu.copy_(rows)
+            found = statagent.compute_rows(on_gpu)
+        self.same(found, statagent.compute_rows(rows))

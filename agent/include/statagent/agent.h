@@ -106,10 +106,12 @@ struct RowStatistics {
   std::array<float, 8> sketch{};
 };
 
-// One row of `rows`, a matrix on the CPU, for each of `out`. kInvalidArgument: the view, or not as
-// many rows. kUnimplemented: not on the CPU.
+// One row of `rows`, a matrix, for each of `out`. kInvalidArgument: the view, or not as many rows.
 STATAGENT_API Status ComputeRows(const TensorView& rows, std::uint64_t first_column,
                                  std::span<RowStatistics> out);
+// The same, in the CUDA stream that produced the matrix, as Compute.
+STATAGENT_API Status ComputeRows(const TensorView& rows, std::uint64_t first_column,
+                                 std::span<RowStatistics> out, void* stream);
 
 // The keys of tokens: of each, a hash of its id and all ids before it. `before`: the key before the
 // first of `ids`; by default nothing came before. As many keys as ids.
@@ -124,6 +126,9 @@ struct TokenRows {
   std::span<const std::uint32_t> positions;  // of the tokens in their sequences
   std::uint32_t call = 0;                    // n-th call of the tap in the step
   std::uint32_t first_column = 0;            // as of ComputeRows
+  // Rows of the matrix, one for each token; empty: the matrix has one for each.
+  std::span<const std::int64_t> index = {};
+  void* stream = nullptr;  // of CUDA, that produced the matrix
 };
 
 // Its number from 0 among the ranks that record, and how many they are.

@@ -138,8 +138,8 @@ typedef struct {
   const uint64_t* valid_per_sample;
 } statagent_density;
 
-/* What a tap had for some tokens: `rows`, a matrix on the CPU with a row for each of `count`
- * tokens; of each the key (statagent_token_keys) and the position in its sequence. */
+/* What a tap had for some tokens: `rows`, a matrix with a row for each of `count` tokens; of each
+ * the key (statagent_token_keys) and the position in its sequence. */
 typedef struct {
   uint32_t struct_size;
   uint32_t call;         /* n-th call of the tap in the step */
@@ -150,6 +150,8 @@ typedef struct {
   uint64_t count;
   const uint64_t* keys;
   const uint32_t* positions;
+  const int64_t* index; /* the matrix's rows, one for each token; null: it has one for each */
+  void* stream;         /* of CUDA, that produced the matrix */
 } statagent_token_rows;
 
 /* Message of the calling thread's last failed call; "" if none. Valid until the thread's next call.
@@ -267,11 +269,15 @@ STATAGENT_C_API int statagent_exponents(const statagent_tensor* tensor, int32_t 
 STATAGENT_C_API int statagent_exponents_on(const statagent_tensor* tensor, int32_t lowest,
                                            uint32_t count, void* stream, uint64_t* counts);
 
-/* Statistics of each of `count` rows of a matrix on the CPU, without an agent, as token records
+/* Statistics of each of `count` rows of a matrix, without an agent, as token records
    have them; sketches: 8 for each row. */
 STATAGENT_C_API int statagent_compute_rows(const statagent_tensor* rows, uint32_t first_column,
                                            uint64_t count, float* l2, uint64_t* hashes,
                                            float* sketches);
+/* The same in the CUDA stream that produced the matrix, like statagent_compute_on. */
+STATAGENT_C_API int statagent_compute_rows_on(const statagent_tensor* rows, uint32_t first_column,
+                                              uint64_t count, void* stream, float* l2,
+                                              uint64_t* hashes, float* sketches);
 /* Keys of tokens: of each, a hash of its id and all ids before it in its sequence. ids, keys:
    `sequences` times `length`. before: for each sequence the key before its first id; null: nothing
    came before. */

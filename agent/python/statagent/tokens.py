@@ -27,5 +27,5 @@ def compute_rows(rows: Any, first_column: int = 0) -> list[dict[str, Any]]:
     first_column: the rows are parts, from this column on, of longer ones: hashes (modulo 2**64), sketches and squares of l2 of all
     parts add up to those of the whole. l2 is NaN where a component is not finite.
 
-    Raises InvalidArgumentError, TensorTypeError. A matrix on a GPU is copied first."""
+    Raises InvalidArgumentError, TensorTypeError. Waits for a GPU."""
     return _rows.compute_rows(rows, first_column)

@@ -56,9 +56,9 @@ class Rows:
 def rows(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rows]:
     found, record = Rows(), Agent.record_rows
 
-    def recorded(self: Agent, tap: str, values: Any, keys: Any, positions: Any, *, step: int, call: int) -> None:
-        found.add(tap, values, keys, positions, step, call)
-        record(self, tap, values, keys, positions, step=step, call=call)
+    def recorded(self: Agent, tap: str, values: Any, keys: Any, positions: Any, *, step: int, call: int, index: Any) -> None:
+        found.add(tap, values if index is None else values[torch.from_numpy(index)], keys, positions, step, call)
+        record(self, tap, values, keys, positions, step=step, call=call, index=index)
 
     monkeypatch.setattr(Agent, "record_rows", recorded)
     yield found

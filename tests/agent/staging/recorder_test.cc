@@ -206,6 +206,61 @@ TEST_F(RecorderTest, ManyRowsOfTokensAreSeveralRecords) {
   EXPECT_EQ(recorder.log().LogTokens(record).code(), Code::kInvalidArgument);
 }
 
+TEST_F(RecorderTest, TokensWithoutStatisticsWaitInTheirPlace) {
+  Recorder& recorder = Make();
+  TokenRecord record{.tap = "fc", .dtype = DType::kF32, .columns = 4};
+  record.rows.resize(kTokenRowsMax + 2);
+  std::vector<std::uint64_t> numbers;
+  const auto compute = [&](std::size_t begin, std::size_t count, std::uint64_t number) {
+    EXPECT_EQ(begin, numbers.size() * kTokenRowsMax);
+    EXPECT_EQ(count, numbers.empty() ? kTokenRowsMax : 2u);
+    numbers.push_back(number);
+  };
+  ASSERT_TRUE(recorder.log().LogScalar("loss", 1, 0).ok());
+  ASSERT_TRUE(recorder.log().LogTokens(record, std::nullopt, compute).ok());
+  recorder.EndStep();
+  ASSERT_EQ(numbers.size(), 2u);
+  EXPECT_EQ(DrainSide().size(), 1u) << "the scalar before them";
+  const auto fill = [](std::size_t row, RowStats* stats) { stats->hash = 100 + row; };
+  recorder.log().CompleteTokens(numbers[1], fill);
+  EXPECT_TRUE(DrainSide().empty()) << "the second one waits for the first";
+  recorder.log().CompleteTokens(numbers[0], fill);
+  const auto records = DrainSide();
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_EQ(std::get<TokenRecord>(records[0]).rows.back().stats.hash, 100 + kTokenRowsMax - 1);
+  EXPECT_EQ(std::get<TokenRecord>(records[1]).rows[1].stats.hash, 101u);
+  EXPECT_TRUE(std::holds_alternative<StepRecord>(records[2]));
+}
+
+TEST_F(RecorderTest, TokensThatAreLostHoldUpNothingAndAreCountedOnce) {
+  Recorder& recorder = Make();
+  TokenRecord record{.tap = "fc", .dtype = DType::kF32, .columns = 4};
+  record.rows.resize(3);
+  std::vector<std::uint64_t> numbers;
+  const auto compute = [&](std::size_t, std::size_t, std::uint64_t number) {
+    numbers.push_back(number);
+  };
+  for (int i = 0; i < 2; ++i)
+    ASSERT_TRUE(recorder.log().LogTokens(record, std::nullopt, compute).ok());
+  ASSERT_TRUE(recorder.log().LogScalar("loss", 1, 0).ok());
+  recorder.log().LoseTokens(numbers[0], kDropDeviceError);
+  EXPECT_TRUE(DrainSide().empty());
+  recorder.log().LoseTokens(numbers[1], kDropDeviceError);
+  recorder.log().LoseTokens(numbers[1], kDropDeviceError);
+  EXPECT_EQ(DrainSide().size(), 1u);
+  EXPECT_EQ(ledger_.Snapshot().dropped_by_cause.at("device_error"), 2u);
+  // What was cleared meanwhile is counted by who cleared it.
+  ASSERT_TRUE(recorder.log().LogTokens(record, std::nullopt, compute).ok());
+  recorder.Refuse(kDropClosed);
+  recorder.DropRest(kDropClosed);
+  recorder.log().CompleteTokens(numbers[2], [](std::size_t, RowStats*) { FAIL(); });
+  recorder.log().LoseTokens(numbers[2], kDropDeviceError);
+  EXPECT_EQ(ledger_.Snapshot().dropped_by_cause.at("closed"), 1u);
+  EXPECT_EQ(ledger_.Snapshot().dropped_by_cause.at("device_error"), 2u);
+  ASSERT_TRUE(recorder.log().LogTokens(record, std::nullopt, compute).ok());
+  EXPECT_EQ(numbers.size(), 3u) << "refused: there is nothing to compute";
+}
+
 TEST(ExponentSpec, SaysWhichNamesKindsAndSteps) {
   const auto matches = [](const std::string& text, const std::string& name,
                           Kind kind = Kind::kOutput) {

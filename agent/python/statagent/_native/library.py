@@ -201,6 +201,8 @@ class TokenRows(_Structure):
         ("count", c_uint64),
         ("keys", c_void_p),  # uint64_t[count]
         ("positions", c_void_p),  # uint32_t[count]
+        ("index", c_void_p),  # int64_t[count], or None
+        ("stream", c_void_p),
     ]
 
 
@@ -259,9 +261,9 @@ _RELEASED: dict[str, _Signature] = {
     "statagent_counters": (c_int, [c_void_p, POINTER(Counts)]),
     "statagent_dropped": (c_int, [c_void_p, VisitDropped, c_void_p]),
     "statagent_record_rows": (c_int, [c_void_p, POINTER(TokenRows), POINTER(c_uint64)]),
-    "statagent_compute_rows": (
+    "statagent_compute_rows_on": (
         c_int,
-        [POINTER(Tensor), c_uint32, c_uint64, POINTER(c_float), POINTER(c_uint64), POINTER(c_float)],
+        [POINTER(Tensor), c_uint32, c_uint64, c_void_p, POINTER(c_float), POINTER(c_uint64), POINTER(c_float)],
     ),
     "statagent_token_keys": (c_int, [c_void_p, c_uint64, c_uint64, c_void_p, c_void_p]),
     "statagent_compute": (

@@ -5,16 +5,18 @@ from __future__ import annotations
 import array
 import ctypes
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import InvalidArgumentError
 from . import library as _library
-from .library import TokenRows, check
+from .library import Tensor, TokenRows, check
 from .tensors import borrow, give_back
 
 SKETCH = 8  # sums of a row
 ROWS_MAX = 2**20  # of one call
 _UINT32_MAX = 2**32 - 1
+_UNIMPLEMENTED = 12  # the library was built without CUDA, or the machine has no device or driver for it
 
 
 class Numbers:
@@ -94,44 +96,62 @@ def token_keys(ids: Any, before: Any = None) -> Any:
     return keys
 
 
-def on_cpu(rows: Any) -> Any:
-    """The matrix itself, or a copy of one that is on a GPU, which waits for it."""
-    return rows.detach().cpu() if getattr(rows, "is_cuda", False) else rows
+def _call(function: Callable[[Tensor], int], rows: Any) -> None:
+    """Calls the library with the matrix. One on a GPU that the library cannot use is copied, which waits for the GPU. Raises
+    StatagentError."""
+    borrowed = borrow(rows)
+    code = function(borrowed[0])
+    if code == _UNIMPLEMENTED and getattr(rows, "is_cuda", False):
+        give_back(borrowed)
+        borrowed = borrow(rows.detach().cpu())
+        code = function(borrowed[0])
+    check(code)
+    give_back(borrowed)
 
 
 def compute_rows(rows: Any, first_column: int = 0) -> list[dict[str, Any]]:
     """See statagent.compute_rows."""
     _check_column("compute_rows", first_column)
-    borrowed = borrow(on_cpu(rows))
-    structure = borrowed[0]
-    count = ctypes.c_int64.from_address(structure.shape).value if structure.ndim else 0
-    l2 = (ctypes.c_float * max(1, count))()
-    hashes = (ctypes.c_uint64 * max(1, count))()
-    sketches = (ctypes.c_float * max(1, SKETCH * count))()
-    check(_library.load().statagent_compute_rows(structure, first_column, count, l2, hashes, sketches))
-    give_back(borrowed)
+    count = 0
+    l2, hashes, sketches = (ctypes.c_float * 1)(), (ctypes.c_uint64 * 1)(), (ctypes.c_float * 1)()
+
+    def compute(matrix: Tensor) -> int:
+        nonlocal count, l2, hashes, sketches
+        count = ctypes.c_int64.from_address(matrix.shape).value if matrix.ndim else 0
+        l2 = (ctypes.c_float * max(1, count))()
+        hashes = (ctypes.c_uint64 * max(1, count))()
+        sketches = (ctypes.c_float * max(1, SKETCH * count))()
+        return int(_library.load().statagent_compute_rows_on(matrix, first_column, count, matrix.stream, l2, hashes, sketches))
+
+    _call(compute, rows)
     return [
         {"l2": l2[row], "hash": hashes[row], "sketch": list(sketches[SKETCH * row : SKETCH * (row + 1)])} for row in range(count)
     ]
 
 
 def record_rows(
-    library: Any, pointer: int, tap: bytes, rows: Any, keys: Any, positions: Any, step: int | None, call: int, first_column: int
-) -> None:
+    library: Any, pointer: int, tap: bytes, rows: Any, keys: Any, positions: Any, step: int | None, call: int, first_column: int,
+    index: Any,
+) -> None:  # fmt: skip
     """Rows of tokens of one tap, for the library's agent. Raises StatagentError."""
     _check_column("record_rows", first_column)
     of_key, of_position = Numbers("record_rows: keys", keys, wide=True), Numbers("record_rows: positions", positions, wide=False)
-    if of_key.count != of_position.count:
+    of_row = None if index is None else Numbers("record_rows: index", index, wide=True)
+    if of_key.count != of_position.count or (of_row is not None and of_row.count != of_key.count):
+        rows_of = "" if of_row is None else f", and an index of {of_row.count}"
         raise InvalidArgumentError(
-            f"record_rows: found {of_key.count} keys and {of_position.count} positions; expected one of each for a row"
+            f"record_rows: found {of_key.count} keys and {of_position.count} positions{rows_of}; expected one of each for a row"
         )
-    borrowed = borrow(on_cpu(rows))
-    structure = TokenRows(
-        call=call, first_column=first_column, tap=tap, rows=ctypes.addressof(borrowed[0]), count=of_key.count,
-        keys=of_key.address, positions=of_position.address,
-    )  # fmt: skip
-    check(library.statagent_record_rows(pointer, structure, None if step is None else ctypes.c_uint64(step)))
-    give_back(borrowed)
+
+    def record(matrix: Tensor) -> int:
+        structure = TokenRows(
+            call=call, first_column=first_column, tap=tap, rows=ctypes.addressof(matrix), count=of_key.count,
+            keys=of_key.address, positions=of_position.address, index=None if of_row is None else of_row.address,
+            stream=matrix.stream,
+        )  # fmt: skip
+        return int(library.statagent_record_rows(pointer, structure, None if step is None else ctypes.c_uint64(step)))
+
+    _call(record, rows)
 
 
 def _check_column(what: str, column: Any) -> None:

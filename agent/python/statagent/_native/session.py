@@ -104,9 +104,11 @@ class Session:
         )  # fmt: skip
         check(self.library.statagent_log_density(self.pointer, density, step))
 
-    def record_rows(self, tap: str, rows: Any, keys: Any, positions: Any, step: int | None, call: int, first_column: int) -> None:
+    def record_rows(
+        self, tap: str, rows: Any, keys: Any, positions: Any, step: int | None, call: int, first_column: int, index: Any
+    ) -> None:
         """What a tap had for some tokens. `step`: one that may be over; None: the current one."""
-        record_rows(self.library, self.pointer, encode("tap", tap), rows, keys, positions, step, call, first_column)
+        record_rows(self.library, self.pointer, encode("tap", tap), rows, keys, positions, step, call, first_column, index)
 
     # --- steps -------------------------------------------------------------------------------------------------------------
 

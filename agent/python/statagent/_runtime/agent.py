@@ -364,19 +364,20 @@ class Agent(AgentCells):
         self._report(lambda session: session.log_density(name, kind, pad_index, valid, total, per_sample, micro_batch, step))
 
     def record_rows(
-        self, tap: str, rows: Any, keys: Any, positions: Any, *, step: int | None = None, call: int = 0, first_column: int = 0
-    ) -> None:
-        """Records what a tap had for some tokens: of each row its l2, hash and sketch. Never raises. Waits for a GPU.
+        self, tap: str, rows: Any, keys: Any, positions: Any, *, step: int | None = None, call: int = 0, first_column: int = 0,
+        index: Any = None,
+    ) -> None:  # fmt: skip
+        """Records what a tap had for some tokens: of each row its l2, hash and sketch. Never raises, and does not wait for a GPU.
 
         tap: the module's path, or "logprob" for log-probabilities of the next token, of one column. rows: a matrix with a row for each
         token. keys: of `token_keys`. positions: of the tokens in their sequences. step: the current or an earlier one; default: the
         current one, if it is recorded. call: the n-th call of the tap in the step. first_column: the rows are parts of longer ones,
-        from this column on, as in tensor-parallel ranks."""
+        from this column on, as in tensor-parallel ranks. index: the rows that are meant, one for each token; default: all, in order."""
         if self._closed or (step is None and not self.clock.wanted):
             return
         assert self.session is not None
         try:
-            self.session.record_rows(tap, rows, keys, positions, step, call, first_column)
+            self.session.record_rows(tap, rows, keys, positions, step, call, first_column, index)
         except Exception as error:
             self.refuse(str(error), str(tap), "tokens")
 

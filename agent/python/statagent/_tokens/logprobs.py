@@ -15,14 +15,18 @@ def log_probabilities(logits: Any, rows: Any, ids: Any) -> Any:
     import torch
 
     detached = logits.detach()
-    at = torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(detached.device)
-    of = torch.from_numpy(np.ascontiguousarray(ids, np.int64)).to(detached.device)
+    at, of = (_there(torch.from_numpy(np.ascontiguousarray(each, np.int64)), detached.device) for each in (rows, ids))
     found = []
     for start in range(0, len(at), _CHUNK):
         wide = detached.index_select(0, at[start : start + _CHUNK]).float()
         chosen = wide.gather(1, of[start : start + _CHUNK, None])
         found.append(chosen - wide.logsumexp(dim=1, keepdim=True))
     return torch.cat(found)
+
+
+def _there(numbers: Any, device: Any) -> Any:
+    """On the device, without waiting for it: an ordinary copy to a GPU waits for all that is enqueued there."""
+    return numbers.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else numbers.to(device)
 
 
 def find_logits(output: Any, shape: tuple[int, ...], vocabulary: int) -> Any:

@@ -11,20 +11,21 @@ import numpy as np
 class Rows:
     """Rows of the tensors of one pass. Row i of a tensor, its leading dimensions flattened, belongs to the i-th token of the input.
 
-    index: of the rows that are recorded. keys, positions: of their tokens. shape: leading dimensions of the input."""
+    index: of the rows that are recorded. keys, positions: of their tokens. shape: leading dimensions of the input.
+
+    chosen: the index, or None if it has all rows."""
 
     def __init__(self, shape: tuple[int, ...], index: Any, keys: Any, positions: Any) -> None:
         self.keys, self.positions = np.ascontiguousarray(keys, np.uint64), np.ascontiguousarray(positions, np.uint32)
         self._leading = {shape, (math.prod(shape),), (1, math.prod(shape))}
-        self._total, self._index = math.prod(shape), index
-        self._whole = len(index) == self._total
-        self._on_device: dict[Any, Any] = {}
+        self._total = math.prod(shape)
+        self.chosen = None if len(index) == self._total else np.ascontiguousarray(index, np.int64)
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def of(self, tensor: Any) -> Any:
-        """The chosen rows of a tensor [..., columns] that has one for each token, as [n, columns]; None for any other value."""
+        """A tensor [..., columns] that has a row for each token, as [tokens, columns]; None for any other value."""
         if (
             not hasattr(tensor, "dim")
             or tensor.dim() < 2
@@ -32,13 +33,4 @@ class Rows:
             or tuple(tensor.shape[:-1]) not in self._leading
         ):
             return None
-        flat = tensor.detach().reshape(self._total, tensor.shape[-1])
-        return flat if self._whole else flat.index_select(0, self._there(tensor.device))
-
-    def _there(self, device: Any) -> Any:
-        found = self._on_device.get(device)
-        if found is None:
-            import torch
-
-            found = self._on_device[device] = torch.from_numpy(np.ascontiguousarray(self._index, np.int64)).to(device)
-        return found
+        return tensor.detach().reshape(self._total, tensor.shape[-1])

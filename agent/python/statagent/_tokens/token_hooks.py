@@ -63,17 +63,17 @@ class Recorder:
             if not in_backward():
                 found = next((each for each in map(rows.of, values()) if each is not None), None)
                 if found is not None:
-                    self.record(tap.name, found, rows.keys, rows.positions)
+                    self.record(tap.name, found, rows.keys, rows.positions, rows.chosen)
         except Exception as error:
             self.agent.refuse(str(error), tap.name, KIND)
         self.agent.clock.note_spent(begun)
 
-    def record(self, name: str, rows: Any, keys: Any, positions: Any) -> None:
+    def record(self, name: str, rows: Any, keys: Any, positions: Any, index: Any = None) -> None:
         """May raise."""
         clock = self.agent.clock
         with clock.gate.recording():
             call = clock.next_call(KIND, name)
-            self.agent.record_rows(name, rows, keys, positions, step=clock.current_step(), call=call)
+            self.agent.record_rows(name, rows, keys, positions, step=clock.current_step(), call=call, index=index)
 
 
 def _first(output: Any) -> Any:
