@@ -8,7 +8,8 @@ usual path: of a whole, aligned piece without zeros, whose mean is not far from 
 added up (which happens once in eight pieces). A branch is taken if what it leaves out calls a function (but for what stages
 the next piece, and what finds a shard's run) or clears the slots; other forward branches are not.
 
-Columns "shard": pieces of a shard whose blocks are blocks of the logical tensor, one run of it each.
+Columns "shard": pieces of a shard whose blocks are blocks of the logical tensor, one run of it each. Columns "rows": whole, aligned
+blocks of the rows of a matrix.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PIECE_BYTES = 8192
 LANES = 32
+ROWS_SOURCE = "kernels_matrix_rows.cu"
 # dtype: component type in components.h, source file, bytes of a component
 KERNELS = {
     "f32": ("F32", "kernels_float.cu", 4),
@@ -34,7 +36,10 @@ KERNELS = {
     "f16": ("F16", "kernels_half.cu", 2),
     "f32 shard": ("F32", "kernels_float_shards.cu", 4),
     "bf16 shard": ("Bf16", "kernels_half_shards.cu", 2),
+    "f32 rows": ("F32", ROWS_SOURCE, 4),
+    "bf16 rows": ("Bf16", ROWS_SOURCE, 2),
 }
+ROW_BLOCK_BYTES = 2048
 ROWS_AT_ONCE = 4  # of a loop over rows
 RUN_OF_ONE_DIMENSION = 58  # instructions of RunOf::At without its division and its search, by hand
 
@@ -217,6 +222,17 @@ def measure(functions: dict[str, Function], component: str, component_bytes: int
     }
 
 
+def measure_rows(functions: dict[str, Function], component: str, component_bytes: int) -> dict[str, object]:
+    """The loop over a row's blocks is the longest one; the loop in it is for blocks that are not whole."""
+    mangled = f"ReduceMatrixRowsINS1_{len(component)}{component}E"
+    kernel = next(f for name, f in functions.items() if mangled in name and "$" not in name)
+    blocks = max(kernel.loops(), key=lambda loop: counted(kernel.body(loop)))
+    unusual = [loop for loop in kernel.loops() if loop != blocks and blocks[0] <= loop[0] and loop[1] <= blocks[1]]
+    count = counted(kernel.body(blocks)) - sum(counted(kernel.body(loop)) for loop in unusual)
+    per_lane = ROW_BLOCK_BYTES // component_bytes // LANES
+    return {"sum": round(count / per_lane, 2), "instructions": {"once_a_block": count}}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", default="sm_90")
@@ -256,8 +272,9 @@ def count_all(arguments: argparse.Namespace, nvcc: str, nvdisasm: str) -> dict[s
             listing, ptxas = listings[source]
             if arguments.listing:
                 (pathlib.Path(arguments.listing) / (source + ".sass")).write_text(listing)
-            results[dtype] = measure(functions_of(listing), component, component_bytes)
-            entry = ptxas[re.search(rf"Reduce(Tensors|Shards)INS1_{len(component)}{component}E", ptxas).start() :]  # type: ignore[union-attr]
+            of_source = measure_rows if source == ROWS_SOURCE else measure
+            results[dtype] = of_source(functions_of(listing), component, component_bytes)
+            entry = ptxas[re.search(rf"Reduce(Tensors|Shards|MatrixRows)INS1_{len(component)}{component}E", ptxas).start() :]  # type: ignore[union-attr]
             registers = re.search(r"Used (\d+) registers", entry)
             stack = re.search(r"(\d+) bytes stack frame", entry)
             results[dtype]["registers"] = int(registers[1]) if registers else None
@@ -268,9 +285,11 @@ def count_all(arguments: argparse.Namespace, nvcc: str, nvdisasm: str) -> dict[s
 def table_of(results: dict[str, dict[str, object]], arch: str) -> str:
     lines = [f"| lane-instructions per component, {arch} | " + " | ".join(results) + " |", "|---|" + "---:|" * len(results)]
     for key in ("first_pass", "second_pass", "once_a_piece", "sum"):
-        lines.append(f"| {key.replace('_', ' ')} | " + " | ".join(f"{r[key]:.1f}" for r in results.values()) + " |")
+        lines.append(
+            f"| {key.replace('_', ' ')} | " + " | ".join(f"{r[key]:.1f}" if key in r else "" for r in results.values()) + " |"
+        )
     for key in ("registers", "stack_bytes", "local_memory_in_loops"):
-        lines.append(f"| {key.replace('_', ' ')} | " + " | ".join(str(r[key]) for r in results.values()) + " |")
+        lines.append(f"| {key.replace('_', ' ')} | " + " | ".join(str(r.get(key, "")) for r in results.values()) + " |")
     return "\n".join(lines)
 
 
