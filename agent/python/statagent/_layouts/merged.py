@@ -40,7 +40,7 @@ class Merged:
         if hasattr(owner, "local_num_experts") and hasattr(owner, "moe_config"):
             return [self._experts(named, shape)]
         sizes = getattr(owner, "output_partition_sizes", None)
-        if not self._names or not sizes or not shape or getattr(parameter, "output_dim", None) != 0 or shape[0] != sum(sizes):
+        if not sizes or not shape or getattr(parameter, "output_dim", None) != 0 or shape[0] != sum(sizes):
             return None
         if hasattr(owner, "shard_indices"):
             return _vocabulary(named, shape)
