@@ -12,8 +12,9 @@
 namespace statcollect {
 namespace {
 
-enum Implementation : std::uint8_t { kHf, kMegatron, kTorchtitan, kImplementations };
-constexpr std::array<std::string_view, kImplementations> kWords = {"hf", "megatron", "torchtitan"};
+enum Implementation : std::uint8_t { kHf, kMegatron, kTorchtitan, kVllm, kImplementations };
+constexpr std::array<std::string_view, kImplementations> kWords = {"hf", "megatron", "torchtitan",
+                                                                   "vllm"};
 
 // What a row of the table is about.
 enum Of : std::uint8_t {
@@ -33,8 +34,15 @@ enum Flag : std::uint8_t {
 };
 
 // One module by its name in each implementation; empty: not there. # is the number of the layer.
-// Several names, separated by commas: the parts of what is one module elsewhere.
+// Several names, separated by commas: the parts of what is one module elsewhere. vLLM has the names
+// of Hugging Face, except where a row ends with one for it.
 struct Row {
+  constexpr Row(Of what, std::uint8_t flags_of, std::array<std::string_view, kVllm> three)
+      : Row(what, flags_of, three, three[kHf]) {}
+  constexpr Row(Of what, std::uint8_t flags_of, std::array<std::string_view, kVllm> three,
+                std::string_view vllm)
+      : of(what), flags(flags_of), names{three[kHf], three[kMegatron], three[kTorchtitan], vllm} {}
+
   Of of;
   std::uint8_t flags;
   std::array<std::string_view, kImplementations> names;
@@ -73,7 +81,8 @@ constexpr Row kRows[] = {
      {"model.layers.#.self_attn.q_proj, model.layers.#.self_attn.k_proj, "
       "model.layers.#.self_attn.v_proj",
       "decoder.layers.#.self_attention.linear_qkv",
-      "layers.#.attention.wq, layers.#.attention.wk, layers.#.attention.wv"}},
+      "layers.#.attention.wq, layers.#.attention.wk, layers.#.attention.wv"},
+     "model.layers.#.self_attn.qkv_proj"},
     {kModule, kRotary, {"model.layers.#.self_attn.q_proj", "", "layers.#.attention.wq"}},
     {kModule, kRotary, {"model.layers.#.self_attn.k_proj", "", "layers.#.attention.wk"}},
     {kModule, kPlain, {"model.layers.#.self_attn.v_proj", "", "layers.#.attention.wv"}},
@@ -113,7 +122,8 @@ constexpr Row kRows[] = {
     {kModule,
      kPlain,
      {"model.layers.#.mlp.gate_proj, model.layers.#.mlp.up_proj", "decoder.layers.#.mlp.linear_fc1",
-      "layers.#.feed_forward.w1, layers.#.feed_forward.w3"}},
+      "layers.#.feed_forward.w1, layers.#.feed_forward.w3"},
+     "model.layers.#.mlp.gate_up_proj"},
     {kModule, kPlain, {"model.layers.#.mlp.gate_proj", "", "layers.#.feed_forward.w1"}},
     {kModule, kPlain, {"model.layers.#.mlp.up_proj", "", "layers.#.feed_forward.w3"}},
     {kModule,
@@ -130,6 +140,28 @@ constexpr Row kRows[] = {
     {kOutput, kMayBeFused | kOtherOutput, {"transformer.h.#.mlp", "decoder.layers.#.mlp", ""}},
     {kOutput, kMayBeFused, {"model.layers.#", "decoder.layers.#", "layers.#"}},
     {kOutput, kMayBeFused, {"transformer.h.#", "decoder.layers.#", ""}},
+
+    {kOutput, kPlain, {"model.layers.#.mlp", "", ""}, "model.layers.#.block_sparse_moe"},
+    {kParameter,
+     kPlain,
+     {"model.layers.#.mlp.gate.weight", "", ""},
+     "model.layers.#.block_sparse_moe.gate.weight"},
+    {kParameter,
+     kPlain,
+     {"model.layers.#.mlp.experts.gate_up_proj", "", ""},
+     "model.layers.#.mlp.experts.routed_experts.w13_weight"},
+    {kParameter,
+     kPlain,
+     {"model.layers.#.mlp.experts.down_proj", "", ""},
+     "model.layers.#.mlp.experts.routed_experts.w2_weight"},
+    {kParameter,
+     kPlain,
+     {"model.layers.#.mlp.experts.gate_up_proj", "", ""},
+     "model.layers.#.block_sparse_moe.experts.routed_experts.w13_weight"},
+    {kParameter,
+     kPlain,
+     {"model.layers.#.mlp.experts.down_proj", "", ""},
+     "model.layers.#.block_sparse_moe.experts.routed_experts.w2_weight"},
 
     {kModule, kPlain, {"model.norm", "decoder.final_layernorm", "norm"}},
     {kModule, kPlain, {"transformer.ln_f", "decoder.final_layernorm", ""}},

@@ -1,6 +1,6 @@
 // Built-in maps between the names that implementations give the same model: Hugging Face
-// Transformers, Megatron-Core and torchtitan, of Llama-like and GPT-2-like models. docs/maps.md
-// describes the language.
+// Transformers, Megatron-Core, torchtitan and vLLM, of Llama-like and GPT-2-like models.
+// docs/maps.md describes the language.
 #ifndef STATCOLLECT_COMMON_KNOWN_MAPS_H_
 #define STATCOLLECT_COMMON_KNOWN_MAPS_H_
 

@@ -18,15 +18,15 @@ std::string Rules(const char* name) {
 }
 
 TEST(KnownMaps, EveryOrderOfTwoImplementationsHasOne) {
-  EXPECT_EQ(KnownMapNames().size(), 6u);
+  EXPECT_EQ(KnownMapNames().size(), 12u);
   for (const std::string& name : KnownMapNames()) EXPECT_TRUE(LooksLikeKnownMap(name)) << name;
 }
 
 TEST(KnownMaps, UnknownOnesListTheKnown) {
   EXPECT_THAT(
       KnownMap("hf:jax").status().message(),
-      HasSubstr(
-          "found no built-in map 'hf:jax'; known are hf:megatron, hf:torchtitan, megatron:hf"));
+      HasSubstr("found no built-in map 'hf:jax'; known are hf:megatron, hf:torchtitan, hf:vllm, "
+                "megatron:hf"));
   EXPECT_FALSE(KnownMap("hf:hf").ok());
   EXPECT_FALSE(KnownMap("").ok());
 }
@@ -46,6 +46,23 @@ TEST(KnownMaps, AFusedModuleStandsForItsPartsInBothDirections) {
       HasSubstr("\ndecoder\\.layers\\.(\\d+)\\.self_attention\\.linear_qkv\\.(weight|bias) -> "
                 "layers.\\1.attention.wq.\\2, layers.\\1.attention.wk.\\2, "
                 "layers.\\1.attention.wv.\\2\n"));
+}
+
+TEST(KnownMaps, VllmHasTheNamesOfHuggingFaceExceptForWhatItMergesAndItsExperts) {
+  const std::string rules = Rules("hf:vllm");
+  EXPECT_THAT(rules, HasSubstr("\nmodel\\.layers\\.(\\d+)\\.self_attn\\.q_proj\\.(weight|bias), "
+                               "model.layers.\\1.self_attn.k_proj.\\2, "
+                               "model.layers.\\1.self_attn.v_proj.\\2 -> "
+                               "model.layers.\\1.self_attn.qkv_proj.\\2\n"));
+  EXPECT_THAT(rules,
+              HasSubstr("\nmodel\\.layers\\.(\\d+)\\.mlp -> model.layers.\\1.block_sparse_moe\n"));
+  EXPECT_THAT(rules, HasSubstr("\nmodel\\.layers\\.(\\d+)\\.mlp\\.experts\\.gate_up_proj -> "
+                               "model.layers.\\1.mlp.experts.routed_experts.w13_weight\n"));
+  EXPECT_THAT(rules, Not(HasSubstr("o_proj")));
+  EXPECT_THAT(rules, Not(HasSubstr("padded")));
+  EXPECT_THAT(Rules("megatron:vllm"),
+              HasSubstr("\ndecoder\\.layers\\.(\\d+)\\.mlp\\.linear_fc1\\.(weight|bias) -> "
+                        "model.layers.\\1.mlp.gate_up_proj.\\2\n"));
 }
 
 TEST(KnownMaps, OnlyTheRotaryRowsOfTorchtitanAreInAnotherOrder) {

@@ -122,7 +122,7 @@ def test_http_proposes_the_same(runs: Collector) -> None:
     [
         (
             ["diff", "hf", "mcore", "--map", "hf:jax"],
-            "no built-in map 'hf:jax'; known are hf:megatron, hf:torchtitan, megatron:hf",
+            "no built-in map 'hf:jax'; known are hf:megatron, hf:torchtitan, hf:vllm, megatron:hf",
         ),
         (["diff", "hf", "mcore", "--map", "nowhere.txt"], "expected a file of lines PATTERN -> NAME, or a built-in map"),
         (["map", "show", "hf"], "did you mean 'hf:megatron'?"),

@@ -157,6 +157,9 @@ class TokenComparer {
     if (pairs_.empty())
       Refuse("no tap of '" + request_.run_a + "' has a counterpart in '" + request_.run_b +
              "'; say which names belong together with --map");
+    if (!request_.map.empty()) return;
+    if (std::string proposal = ProposeKnownMap(only_a_, only_b_); !proposal.empty())
+      out_.add_notes(std::move(proposal));
   }
 
   Status CheckWeights() {

@@ -197,16 +197,22 @@ class Comparer {
       if (alignment.a_of(id) != Alignment::kNone || alignment.traits_b(id).grouped) continue;
       v1::WeightRow& row = NewRow(v1::WEIGHT_STATE_MISSING_IN_A, rank, seen);
       row.set_name_b(seen.def->key.name);
+      only_b_.push_back(seen.def->key.name);
     }
     return Status::Ok();
   }
 
-  void End() {
+  void End(const std::string& map) {
+    std::vector<std::string> only_a;
     for (std::size_t i = 0; i < paired_.size(); ++i) {
       if (paired_[i]) continue;
       const Observation& seen = weights_.step.observations[i];
       NewRow(v1::WEIGHT_STATE_MISSING_IN_B, 0, seen).set_name_a(seen.def->key.name);
+      only_a.push_back(seen.def->key.name);
     }
+    if (!map.empty()) return;
+    if (std::string proposal = ProposeKnownMap(only_a, only_b_); !proposal.empty())
+      out_.add_notes(std::move(proposal));
   }
 
  private:
@@ -292,6 +298,7 @@ class Comparer {
   const NameMap& names_;
   v1::GetWeightsResponse& out_;
   std::vector<bool> paired_;  // by id of A's weights, with a weight of any rank of B
+  std::vector<std::string> only_b_;
   bool has_earlier_ = false;
   std::vector<std::pair<std::uint64_t, Weights>> earlier_;
 };
@@ -322,7 +329,7 @@ Status GetWeights(const Context& context, const WeightsRequest& request,
   out.set_step(chosen.step);
   Comparer comparer(a->view(), of_a, chosen.step, chosen.a, names, out);
   for (const auto& [rank, held] : chosen.b) STATCOLLECT_RETURN_IF_ERROR(comparer.Add(rank, held));
-  comparer.End();
+  comparer.End(request.map);
   for (const std::string& note : names.Unused(request.run_a, request.run_b)) out.add_notes(note);
   return Status::Ok();
 }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cctype>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include <re2/re2.h>
@@ -38,6 +39,7 @@ constexpr std::int64_t kPatternBytesMax = std::int64_t{1} << 20;  // of one comp
 constexpr std::size_t kShownBytesMax = 200;
 constexpr std::size_t kUnusedMax = 10;
 constexpr int kGroupsMax = 9;
+constexpr std::size_t kFitMax = 256;  // names with which built-in maps are tried
 constexpr std::string_view kNothing = "-";
 constexpr char kExpected[] =
     "; expected PATTERN -> NAME, for example transformer\\.h\\.(\\d+)\\.(.*) -> blocks.\\1.\\2";
@@ -270,6 +272,48 @@ std::vector<std::string> NameMap::Unused(const std::string& run_a, const std::st
   }
   if (more > 0) sentences.push_back(std::to_string(more) + " more lines of the map have no effect");
   return sentences;
+}
+
+namespace {
+
+// Whether a rule of the map has a counterpart for the name, with all that belongs to it.
+bool Pairs(const NameMap& map, const std::string& name, const std::set<std::string>& only_a,
+           const std::set<std::string>& only_b) {
+  for (auto found = map.Find(name); found; found = map.Find(name, found->rule + 1)) {
+    const auto all = [](const std::vector<std::string>& names, const std::set<std::string>& of) {
+      return std::all_of(names.begin(), names.end(),
+                         [&](const std::string& one) { return of.contains(one); });
+    };
+    if (!found->b.empty() && all(found->a, only_a) && all(found->b, only_b)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string ProposeKnownMap(const std::vector<std::string>& only_a,
+                            const std::vector<std::string>& only_b) {
+  if (only_a.empty() || only_b.empty()) return "";
+  const std::set<std::string> of_a(only_a.begin(), only_a.end()),
+      of_b(only_b.begin(), only_b.end());
+  const auto end = only_a.begin() + static_cast<std::ptrdiff_t>(std::min(only_a.size(), kFitMax));
+  std::string best;
+  std::ptrdiff_t most = 0;
+  for (const std::string& known : KnownMapNames()) {
+    const auto map = NameMap::Parse(known);
+    if (!map.ok()) continue;
+    const std::ptrdiff_t pairs = std::count_if(only_a.begin(), end, [&](const std::string& name) {
+      return Pairs(*map, name, of_a, of_b);
+    });
+    if (pairs > most) {
+      most = pairs;
+      best = known;
+    }
+  }
+  if (most == 0) return "";
+  return "names differ as those of the built-in map " + best + ": --map " + best + " pairs " +
+         std::to_string(most) + " of " + std::to_string(end - only_a.begin()) +
+         " names that only one run has";
 }
 
 }  // namespace statcollect::query

@@ -71,6 +71,11 @@ class NameMap {
   std::unordered_map<std::string, std::vector<std::size_t>> names_;
 };
 
+// A sentence that proposes the built-in map that pairs most of the names that only one of two runs
+// has. Empty: none pairs any. Looks at the first few hundred names of A.
+std::string ProposeKnownMap(const std::vector<std::string>& only_a,
+                            const std::vector<std::string>& only_b);
+
 }  // namespace statcollect::query
 
 #endif  // STATCOLLECT_SERVER_QUERY_COMPARE_NAME_MAP_H_

@@ -150,6 +150,28 @@ TEST_F(WeightsTest, AFusedWeightIsComparedByStatistics) {
   EXPECT_THAT(Rows({.run_b = "wrong", .map = "p, q -> pq"}), ElementsAre("DIFFERS p pq rank 0"));
 }
 
+TEST_F(WeightsTest, TheBuiltInMapThatFitsTheNamesOfBothIsProposed) {
+  const std::string layer = "model.layers.3.";
+  RunWriter(store_, "trainer")
+      .Observe(0, 8, Print(layer + "mlp.experts.down_proj"), Elements(1))
+      .Observe(0, 8, Print(layer + "mlp.gate.weight"), Elements(2))
+      .Observe(0, 8, Print("own"), Elements(3))
+      .Commit();
+  RunWriter(store_, "engine")
+      .Observe(0, 8, Print(layer + "block_sparse_moe.experts.routed_experts.w2_weight"),
+               Elements(1))
+      .Observe(0, 8, Print(layer + "block_sparse_moe.gate.weight"), Elements(2))
+      .Commit();
+  EXPECT_THAT(Rows(), ::testing::SizeIs(5));
+  EXPECT_THAT(notes_, ElementsAre("names differ as those of the built-in map hf:vllm: "
+                                  "--map hf:vllm pairs 2 of 3 names that only one run has"));
+  EXPECT_THAT(Rows({.map = "hf:vllm"}), ElementsAre("MISSING_IN_B own  rank 0"));
+  EXPECT_THAT(notes_, IsEmpty());
+  RunWriter(store_, "other").Observe(0, 8, Print("alone"), Elements(1)).Commit();
+  EXPECT_THAT(Rows({.run_b = "other"}), ::testing::SizeIs(4));
+  EXPECT_THAT(notes_, IsEmpty());
+}
+
 TEST_F(WeightsTest, EachRankOfTheReceiverIsCompared) {
   RunWriter engine(store_, "engine", 2);
   for (std::uint32_t rank = 0; rank < 2; ++rank) {
