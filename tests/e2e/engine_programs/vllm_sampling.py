@@ -1,4 +1,5 @@
-"""Samples with vLLM: vllm_sampling.py MODEL PROMPTS_JSON OUT_JSON. Prefills come in chunks of 32 tokens; prompts share a prefix, which is cached."""
+"""Samples with vLLM: vllm_sampling.py MODEL PROMPTS_JSON OUT_JSON [OPTIONS_JSON]. Prefills come in chunks of 32 tokens; prompts share a prefix, which
+is cached. Options: those of LLM; "step": the engine runs in this process, whose weights are those of that step of a trainer."""
 
 import json
 import sys
@@ -8,9 +9,16 @@ from vllm import LLM, SamplingParams
 
 def main() -> None:
     model, prompts, out = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+    options = {"dtype": "float32", **(json.loads(sys.argv[4]) if len(sys.argv) > 4 else {})}
+    agent = None
+    if "step" in options:
+        import statagent
+
+        agent = statagent.init(required=True)
+        agent.set_step(options.pop("step"))
     engine = LLM(
-        model=model, skip_tokenizer_init=True, enforce_eager=True, dtype="float32", enable_prefix_caching=True, block_size=32,
-        max_num_batched_tokens=32, max_num_seqs=8, max_model_len=256,
+        model=model, skip_tokenizer_init=True, enforce_eager=True, enable_prefix_caching=True, block_size=32,
+        max_num_batched_tokens=32, max_num_seqs=8, max_model_len=256, **options,
     )  # fmt: skip
     sequences, logprobs, cached = [], [], 0
     for batch in (prompts, prompts[:1]):  # the second time most of it is in the cache
@@ -22,6 +30,8 @@ def main() -> None:
             cached += done.num_cached_tokens or 0
     with open(out, "w", encoding="utf-8") as file:
         json.dump({"sequences": sequences, "logprobs": logprobs, "cached": cached}, file)
+    if agent is not None:
+        assert agent.close(timeout=60), agent.counters()
 
 
 if __name__ == "__main__":  # vLLM starts processes that import this file
