@@ -56,7 +56,10 @@ class SidesTable {
     Value("max", a.has_max(), b.has_max(), a.max(), b.max());
     Value("mean", a.has_mean(), b.has_mean(), a.mean(), b.mean());
     Value("std", a.has_std(), b.has_std(), a.std(), b.std());
-    Value("l2", a.has_l2(), b.has_l2(), a.l2(), b.l2());
+    if (!a.has_l2() && !b.has_l2() && (a.has_l1() || b.has_l1()))  // of a tool without the other
+      Value("l1", a.has_l1(), b.has_l1(), a.l1(), b.l1());
+    else
+      Value("l2", a.has_l2(), b.has_l2(), a.l2(), b.l2());
     Count("nan", a.has_nan(), b.has_nan(), a.nan(), b.nan());
     Count("inf", KnowsInfinities(a), KnowsInfinities(b), Infinities(a), Infinities(b));
     Count("zero", a.has_zero(), b.has_zero(), a.zero(), b.zero());

@@ -190,7 +190,10 @@ void MeasureStatistics(const Observation& of_a, const Observation& of_b, Distanc
   const auto take = [&](double value) { distance.value = std::max(distance.value, value); };
   const double largest = std::max(AbsMax(of_a), AbsMax(of_b));
   const double rms = std::max(Rms(of_a), Rms(of_b));
-  if (both(Statistic::kL2)) take(RelativeDifference(a.l2, b.l2));
+  if (both(Statistic::kL2))
+    take(RelativeDifference(a.l2, b.l2));
+  else if (both(Statistic::kL1))  // of a tool that records no other norm
+    take(RelativeDifference(a.l1, b.l1));
   if (both(Statistic::kMean)) {
     const double scale = rms > 0       ? rms
                          : largest > 0 ? largest
@@ -300,7 +303,7 @@ namespace {
 // Whether anything tells about the values of both sides.
 bool HaveValuesInCommon(const Observation& a, const Observation& b) {
   constexpr Statistic kValues[] = {Statistic::kMin, Statistic::kMax, Statistic::kMean,
-                                   Statistic::kStd, Statistic::kL2};
+                                   Statistic::kStd, Statistic::kL1,  Statistic::kL2};
   return std::any_of(std::begin(kValues), std::end(kValues),
                      [&](Statistic statistic) { return Comparable(a, b, statistic); });
 }
