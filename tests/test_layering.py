@@ -139,7 +139,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     ),
     "client/formats": ({"common"}, {"rapidjson"}),
     # The one place of the client that has values and needs their statistics.
-    "client/formats/npy_stats.cc": ({"common", "client/formats", "agent/stats", "agent/stats/cpu"}, set()),
+    "client/formats/array_stats.cc": ({"common", "client/formats", "agent/stats", "agent/stats/cpu"}, set()),
     "client/exports": ({"common", "proto", "client/formats"}, {"protobuf", "spdlog"}),
     "client/rpc": ({"common", "tls", "proto"}, {"grpc", "protobuf", "spdlog"}),
     "client/imports": ({"common", "proto", "client/formats", "client/rpc"}, {"protobuf", "spdlog"}),

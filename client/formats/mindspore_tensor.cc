@@ -4,8 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "client/formats/array_stats.h"
 #include "client/formats/convert.h"
-#include "client/formats/npy_stats.h"
+#include "client/formats/npy.h"
 #include "common/names.h"
 
 namespace statcollect::client::formats {
@@ -25,7 +26,7 @@ std::vector<std::string_view> PartsOf(std::string_view text) {
 
 // What the engine reads the elements as: what the operator computed, if the file's type holds just
 // that.
-DType Original(const MindSporeTensorFile& name, const NpyHeader& header) {
+DType Original(const MindSporeTensorFile& name, const StoredArray& header) {
   const DType original = ParseMindSporeDType(name.dtype);
   const bool widened = original == DType::kBf16 && header.dtype == DType::kF32;
   const bool bits = original == DType::kBool && header.dtype == DType::kU8;  // uint1
@@ -86,7 +87,8 @@ Result<std::optional<Observation>> ReadMindSporeTensor(
   }
   o.layout.dtype = Original(name, *header);
   o.layout.shape = header->shape;
-  auto stats = ReadNpyStats(*file, *header, o.layout.dtype);
+  o.sketch.resize(kSketchSums);
+  auto stats = ReadStats(*file, *header, o.layout.dtype, o.sketch);
   if (stats.status().code() == Code::kFailedPrecondition) {
     tally->Note(
         "some files hold other numbers than the dtype in their names has, and are read as they are "
@@ -96,7 +98,7 @@ Result<std::optional<Observation>> ReadMindSporeTensor(
     if (!again.ok()) return again.status();
     const auto same = ReadNpyHeader(*again);
     if (!same.ok()) return same.status();
-    stats = ReadNpyStats(*again, *header, header->dtype);
+    stats = ReadStats(*again, *header, header->dtype, o.sketch);
   }
   if (!stats.ok()) return stats.status();
   o.stats = *stats;

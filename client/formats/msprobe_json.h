@@ -16,8 +16,6 @@
 
 namespace statcollect::client::formats {
 
-inline constexpr std::size_t kJsonDepthMax = 512;
-inline constexpr std::size_t kJsonValueBytesMax = std::size_t{1} << 20;
 inline constexpr std::size_t kConstructEntriesMax = 2'000'000;
 
 // One tensor of one entry of "data".

@@ -31,9 +31,9 @@ class HeaderParser {
   HeaderParser(const std::string& path, std::string_view text)
       : path_(path), whole_(text), rest_(text) {}
 
-  Result<NpyHeader> Parse() {
-    NpyHeader header;
-    bool descr = false, order = false, shape = false;
+  Result<StoredArray> Parse() {
+    StoredArray header;
+    bool descr = false, order = false, shape = false, columns = false;
     if (!Take('{')) return Bad("a header that is no dictionary");
     while (!Take('}')) {
       const auto key = Text();
@@ -42,8 +42,8 @@ class HeaderParser {
         STATCOLLECT_RETURN_IF_ERROR(Descr(&header));
         descr = true;
       } else if (*key == "fortran_order" && !order) {
-        header.fortran_order = TakeWord("True");
-        if (!header.fortran_order && !TakeWord("False")) return Bad("a header without an order");
+        columns = TakeWord("True");
+        if (!columns && !TakeWord("False")) return Bad("a header without an order");
         order = true;
       } else if (*key == "shape" && !shape) {
         STATCOLLECT_RETURN_IF_ERROR(Shape(&header));
@@ -55,6 +55,12 @@ class HeaderParser {
     }
     SkipBlanks();
     if (!descr || !order || !shape || !rest_.empty()) return Bad("a header that is not complete");
+    header.stored = header.elements;
+    std::int64_t stride = 1;
+    for (const std::int64_t size : header.shape) {
+      if (columns && header.shape.size() > 1) header.strides.push_back(stride);
+      stride *= std::max<std::int64_t>(size, 1);
+    }
     return header;
   }
 
@@ -95,7 +101,7 @@ class HeaderParser {
     return text;
   }
 
-  Status Descr(NpyHeader* header) {
+  Status Descr(StoredArray* header) {
     if (Next('['))
       return BadInput(path_, 0, "an array of records", "one of numbers: save each field by itself");
     const auto text = Text();
@@ -115,7 +121,7 @@ class HeaderParser {
     return Status::Ok();
   }
 
-  Status Shape(NpyHeader* header) {
+  Status Shape(StoredArray* header) {
     if (!Take('(')) return Bad("a header without a shape");
     const std::size_t end = rest_.find(')');
     if (end == std::string_view::npos) return Bad("a shape that does not end");
@@ -141,7 +147,7 @@ class HeaderParser {
 
 }  // namespace
 
-Result<NpyHeader> ReadNpyHeader(ByteSource& file) {
+Result<StoredArray> ReadNpyHeader(ByteSource& file) {
   std::array<char, 12> start{};
   const auto read = file.ReadUpTo(start.data(), 10);
   if (!read.ok()) return read.status();

@@ -3,29 +3,16 @@
 #ifndef STATCOLLECT_CLIENT_FORMATS_NPY_H_
 #define STATCOLLECT_CLIENT_FORMATS_NPY_H_
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
+#include "client/formats/array_stats.h"
 #include "client/formats/source.h"
-#include "common/records.h"
 #include "common/status.h"
 
 namespace statcollect::client::formats {
 
-struct NpyHeader {
-  DType dtype = DType::kUnspecified;  // kUnspecified: of a type without statistics, such as texts
-  std::string dtype_text;             // as in the file: "<f4"
-  bool big_endian = false;
-  bool fortran_order = false;
-  std::vector<std::int64_t> shape;
-  std::uint64_t elements = 0;
-};
-
 // kInvalidArgument, with the file: not such a file, an array of objects or of records, a header
 // beyond 64 KiB, a shape beyond 64 dimensions or 2^62 elements. `file` is read up to the first
 // element.
-Result<NpyHeader> ReadNpyHeader(ByteSource& file);
+Result<StoredArray> ReadNpyHeader(ByteSource& file);
 
 }  // namespace statcollect::client::formats
 

@@ -22,6 +22,7 @@ struct Observation {
   TensorDef def;
   Layout layout;
   TensorStats stats;
+  std::vector<double> sketch;   // 0, 16, 32 or 64 sums
   std::vector<double> samples;  // first elements, at most kSamplesMax
 };
 
@@ -35,10 +36,15 @@ class ObservationSink {
   }
   // The step is complete.
   Status EndStep(std::uint64_t step) { return Keep(failure_.ok() ? DoEndStep(step) : failure_); }
+  // A number that is no tensor's. Steps as above; of a repeated name and micro-batch, both stay.
+  Status TakeScalar(ScalarRecord scalar) {
+    return Keep(failure_.ok() ? DoTakeScalar(std::move(scalar)) : failure_);
+  }
   bool failed() const { return !failure_.ok(); }
 
  private:
   virtual Status DoTake(Observation observation) = 0;
+  virtual Status DoTakeScalar(ScalarRecord scalar) = 0;
   virtual Status DoEndStep(std::uint64_t step) = 0;
   Status Keep(Status status) {
     failure_ = status;

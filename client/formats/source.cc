@@ -108,6 +108,11 @@ Result<std::size_t> MemorySource::Read(char* to, std::size_t size) {
   return count;
 }
 
+Status MemorySource::Seek(std::uint64_t position) {
+  rest_ = whole_.substr(static_cast<std::size_t>(std::min<std::uint64_t>(position, whole_.size())));
+  return Status::Ok();
+}
+
 FileSource::~FileSource() {
   if (fd_ >= 0) close(fd_);
 }
@@ -123,6 +128,19 @@ Result<std::size_t> FileSource::Read(char* to, std::size_t size) {
     if (bytes_ != nullptr) *bytes_ += static_cast<std::uint64_t>(got);
     return static_cast<std::size_t>(got);
   }
+}
+
+Status FileSource::Seek(std::uint64_t position) {
+  constexpr std::uint64_t kFurthest = std::uint64_t{1} << 62;
+  return lseek(fd_, static_cast<off_t>(std::min(position, kFurthest)), SEEK_SET) < 0
+             ? FromErrno("read", path_, errno)
+             : Status::Ok();
+}
+
+Result<std::uint64_t> FileSource::Size() const {
+  struct stat status {};
+  if (fstat(fd_, &status) != 0) return FromErrno("look at", path_, errno);
+  return static_cast<std::uint64_t>(status.st_size);
 }
 
 Result<Folder> Folder::Open(const std::string& path) {

@@ -28,6 +28,9 @@ class ByteSource {
   virtual ~ByteSource() = default;
   // Up to `size` bytes; 0 at the end.
   virtual Result<std::size_t> Read(char* to, std::size_t size) = 0;
+  // Where the next Read begins, in bytes from the start; beyond the end, nothing is read.
+  virtual Status Seek(std::uint64_t position) = 0;
+  virtual Result<std::uint64_t> Size() const = 0;
   // For messages.
   virtual const std::string& path() const = 0;
   // `size` bytes, or as many as there are.
@@ -37,12 +40,16 @@ class ByteSource {
 // Text in memory, also for tests.
 class MemorySource final : public ByteSource {
  public:
-  MemorySource(std::string path, std::string_view text) : path_(std::move(path)), rest_(text) {}
+  MemorySource(std::string path, std::string_view text)
+      : path_(std::move(path)), whole_(text), rest_(text) {}
   Result<std::size_t> Read(char* to, std::size_t size) override;
+  Status Seek(std::uint64_t position) override;
+  Result<std::uint64_t> Size() const override { return whole_.size(); }
   const std::string& path() const override { return path_; }
 
  private:
   const std::string path_;
+  const std::string_view whole_;
   std::string_view rest_;
 };
 
@@ -55,6 +62,8 @@ class FileSource final : public ByteSource {
   FileSource(FileSource&& other) noexcept;
   FileSource& operator=(FileSource&&) = delete;
   Result<std::size_t> Read(char* to, std::size_t size) override;
+  Status Seek(std::uint64_t position) override;
+  Result<std::uint64_t> Size() const override;
   const std::string& path() const override { return path_; }
 
  private:

@@ -85,21 +85,35 @@ Status RecordBatcher::DoTake(formats::Observation o) {
     return Status::Ok();
   }
   seen_in_[*activation] = o.step + 1;
+  if (!batch_.stats.empty() && batch_.stats.sketch_width != o.sketch.size())
+    STATCOLLECT_RETURN_IF_ERROR(Flush());  // a batch has one width
   const auto layout = Intern(o.layout);
   if (!layout.ok()) return layout.status();
   StatColumns& columns = batch_.stats;
+  columns.sketch_width = static_cast<std::uint32_t>(o.sketch.size());
   columns.activation.push_back(*activation);
   columns.layout.push_back(*layout);
   columns.step.push_back(o.step);
   columns.order.push_back(order_++);
   columns.stats.push_back(o.stats);
+  columns.sketch.insert(columns.sketch.end(), o.sketch.begin(), o.sketch.end());
   columns.sample_count.push_back(static_cast<std::uint32_t>(o.samples.size()));
   columns.samples.insert(columns.samples.end(), o.samples.begin(), o.samples.end());
-  batch_bytes_ += kRecordBytes + 8 * o.samples.size();
+  batch_bytes_ += kRecordBytes + 8 * (o.samples.size() + o.sketch.size());
   micro_batches_ = std::max(micro_batches_, SaturatingAdd(o.def.key.micro_batch, 1));
   ++records_;
   if (progress_) progress_();
   return columns.size() >= kBatchRecords || batch_bytes_ >= kBatchBytes ? Flush() : Status::Ok();
+}
+
+Status RecordBatcher::DoTakeScalar(ScalarRecord scalar) {
+  STATCOLLECT_RETURN_IF_ERROR(EnterStep(scalar.step));
+  batch_bytes_ += 32 + scalar.name.size();
+  batch_.scalars.push_back(std::move(scalar));
+  ++records_;
+  if (progress_) progress_();
+  const bool full = batch_.scalars.size() >= kBatchRecords || batch_bytes_ >= kBatchBytes;
+  return full ? Flush() : Status::Ok();
 }
 
 // A step without importable records has no step end.

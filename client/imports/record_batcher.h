@@ -43,6 +43,7 @@ class RecordBatcher final : public formats::ObservationSink {
   };
 
   Status DoTake(formats::Observation observation) override;
+  Status DoTakeScalar(ScalarRecord scalar) override;
   Status DoEndStep(std::uint64_t step) override;
   Result<std::uint32_t> Intern(const TensorDef& def);
   Result<std::uint32_t> Intern(const Layout& layout);

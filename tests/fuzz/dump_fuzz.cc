@@ -5,10 +5,10 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "client/formats/array_stats.h"
 #include "client/formats/mindspore_csv.h"
 #include "client/formats/msprobe_json.h"
 #include "client/formats/npy.h"
-#include "client/formats/npy_stats.h"
 #include "client/formats/ort_text.h"
 #include "proto/convert.h"
 
@@ -65,7 +65,7 @@ void ReadNpy(std::string_view text) {
   if (header->dtype == DType::kUnspecified) return;
   o.layout.dtype = header->dtype;
   o.layout.shape = header->shape;
-  const auto stats = ReadNpyStats(source, *header, header->dtype);
+  const auto stats = ReadStats(source, *header, header->dtype, {});
   if (!stats.ok()) return;
   o.stats = *stats;
   (void)MustBeTaken(o);

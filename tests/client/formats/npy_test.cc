@@ -1,6 +1,6 @@
 // Files of NumPy: the statistics are those that the agent computes, and what is no array of numbers
 // is refused.
-#include "client/formats/npy_stats.h"
+#include "client/formats/npy.h"
 
 #include <algorithm>
 #include <cstring>
@@ -38,7 +38,7 @@ Result<TensorStats> ReadNpy(const std::string& file, DType as = DType::kUnspecif
   MemorySource source("a.npy", file);
   const auto header = ReadNpyHeader(source);
   if (!header.ok()) return header.status();
-  return ReadNpyStats(source, *header, as == DType::kUnspecified ? header->dtype : as);
+  return ReadStats(source, *header, as == DType::kUnspecified ? header->dtype : as, {});
 }
 
 TensorStats OfEngine(const std::string& data, DType dtype, std::vector<std::int64_t> shape) {

@@ -74,6 +74,8 @@ inline Status CheckOnWire(const Observation& o) {
   batch.stats.step = {o.step};
   batch.stats.order = {0};
   batch.stats.stats = {o.stats};
+  batch.stats.sketch_width = static_cast<std::uint32_t>(o.sketch.size());
+  batch.stats.sketch = o.sketch;
   batch.stats.sample_count = {static_cast<std::uint32_t>(o.samples.size())};
   batch.stats.samples = o.samples;
   return FromWire(ToWire(batch, {}), {}).status();
@@ -89,6 +91,11 @@ class RenderingSink final : public ObservationSink {
     const Status valid = CheckOnWire(o);
     EXPECT_TRUE(valid.ok()) << Render(o) << ": " << valid.message();
     lines.push_back(Render(o));
+    return Status::Ok();
+  }
+  Status DoTakeScalar(ScalarRecord scalar) override {
+    lines.push_back("step " + std::to_string(scalar.step) + " scalar '" + scalar.name + "' " +
+                    RenderNumber(scalar.value));
     return Status::Ok();
   }
   Status DoEndStep(std::uint64_t step) override {
