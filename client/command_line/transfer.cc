@@ -1,5 +1,11 @@
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
 #include "client/command_line/declarations.h"
 #include "client/commands/commands.h"
+#include "common/choice.h"
+#include "common/names.h"
 
 namespace statcollect::client {
 
@@ -50,10 +56,39 @@ void AddExport(CommandSet& commands, const std::string& name) {
   app->add_flag("--overwrite", o.overwrite, "Replace the output of an earlier export");
 }
 
+namespace {
+
+// A word for the tool and the path, or the path alone.
+void AddDump(CLI::App* app, ImportOptions& o) {
+  const auto check = [](const std::string& text) -> std::string {
+    const std::vector<std::string> words = {"ort",       "mindspore",         "msprobe", "sglang",
+                                            "debugmode", "transformerengine", "spill"};
+    std::error_code error;
+    if (std::find(words.begin(), words.end(), text) != words.end() ||
+        std::filesystem::exists(text, error))
+      return "";
+    return text.find('/') == std::string::npos
+               ? NotOneOf(text, words)
+               : "found '" + Printable(text, 1000) + "'; expected a dump that is there";
+  };
+  app->add_option(
+         "dump", o.format,
+         "ort (ONNX Runtime statistics), mindspore (statistic.csv), msprobe (dump.json), "
+         "sglang (.pt), debugmode (saved logs of PyTorch's DebugMode), transformerengine "
+         "(statistics logs), spill (files that the agent left in its spill_dir). Left out: "
+         "recognised by the names of the files")
+      ->required()
+      ->type_name("DUMP")
+      ->check(CLI::Validator(check, ""));
+  app->add_option("path", o.path, "Folder or file of the dump");
+}
+
+}  // namespace
+
 void AddImport(CommandSet& commands, const std::string& name) {
   const auto [app, o] = commands.Add<ImportOptions>(
       name, "Imports another tool's dump as a run",
-      "  statctl move import ort out_pt --run base\n"
+      "  statctl move import dumper/dump_1 --run base       # of any tool that is known\n"
       "  statctl move import ort dumps --run base --rank-pattern 'out_{rank}'     # folders out_0, "
       "out_1, ...\n"
       "  statctl move import msprobe dump_path --run npu --step 0-9\n"
@@ -69,13 +104,7 @@ void AddImport(CommandSet& commands, const std::string& name) {
       "and\n"
       "stores nothing if any of it is bad. Formats and mapping: docs/import-export.md.\n",
       Import);
-  TakesOneOf(app->add_option("dump", o.format,
-                             "ort (ONNX Runtime statistics), mindspore (statistic.csv), msprobe "
-                             "(dump.json), spill (files "
-                             "that the agent left in its spill_dir)")
-                 ->required(),
-             "DUMP", {"ort", "mindspore", "msprobe", "spill"});
-  app->add_option("path", o.path, "Folder of the dump")->required();
+  AddDump(app, o);
   app->add_option("--run", o.run, "Name of the new run (spill: default is the recorded name)");
   app->add_option("--rank", o.rank, "The folder's rank (default: from the dump, otherwise 0)")
       ->check(CLI::Range(0, 1'000'000));

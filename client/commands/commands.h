@@ -285,7 +285,9 @@ int ShowStatus(Session& session);
 
 // --- import
 struct ImportOptions {
-  std::string format, path, run;  // format: "ort", "mindspore", "msprobe"
+  // format: "spill" or a DumpFormat's name; path: empty if `format` is the path, and the dump says
+  // what it is.
+  std::string format, path, run;
   std::optional<std::uint32_t> rank, world_size;
   std::string rank_pattern, steps, launch;
   std::string if_exists = "error";

@@ -14,6 +14,7 @@
 #include "client/commands/commands.h"
 #include "client/commands/import_spill.h"
 #include "client/formats/dump.h"
+#include "client/formats/recognise.h"
 #include "client/imports/record_batcher.h"
 #include "client/rpc/ingest_sender.h"
 #include "common/clock.h"
@@ -402,10 +403,31 @@ class Importer {
   ImportProgress* progress_ = nullptr;
 };
 
+// As the word that the user may give before the path.
+Result<std::string> WordFor(const std::string& path) {
+  if (HoldsSpills(path)) return std::string("spill");
+  const auto format = formats::RecogniseDump(path);
+  return format.ok() ? Result<std::string>(std::string(formats::Name(*format))) : format.status();
+}
+
 }  // namespace
 
-int Import(Session& session, const ImportOptions& options) {
+int Import(Session& session, const ImportOptions& given) {
+  ImportOptions options = given;
+  if (options.path.empty()) {
+    const bool word = options.format == "spill" || formats::ParseDumpFormat(options.format);
+    if (word && !formats::IsFolder(options.format).ok())
+      return UsageError("import " + options.format + ": the path of the dump is required");
+    options.path = std::exchange(options.format, {});
+    const auto format = WordFor(options.path);
+    if (!format.ok())
+      return session.Fail("import " + Printable(options.path, 1000), format.status());
+    options.format = *format;
+  }
   if (options.format == "spill") return ImportSpill(session, options);
+  if (!formats::ParseDumpFormat(options.format))
+    return UsageError("import: found two paths, '" + Printable(options.format) + "' and '" +
+                      Printable(options.path) + "'; expected one, or a format and a path");
   if (options.run.empty())
     return UsageError("import " + Printable(options.format) +
                       ": --run is missing; expected a name for the new run");

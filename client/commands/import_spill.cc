@@ -323,4 +323,10 @@ int ImportSpill(Session& session, const ImportOptions& options) {
   return SpillImporter(session, options).Run();
 }
 
+bool HoldsSpills(const std::string& path) {
+  std::error_code error;
+  return path.ends_with(spill::kSuffix) || IsRing(path) ||
+         (std::filesystem::is_directory(path, error) && FindFiles(path).ok());
+}
+
 }  // namespace statcollect::client

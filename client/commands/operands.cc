@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -11,7 +10,8 @@
 #include <fmt/format.h>
 
 #include "client/commands/golden.h"
-#include "client/formats/dump.h"
+#include "client/commands/import_spill.h"
+#include "client/formats/recognise.h"
 #include "client/rpc/own_collector.h"
 #include "common/names.h"
 #include "common/spill_format.h"
@@ -44,14 +44,6 @@ class TemporaryFolder {
   std::string path_;
 };
 
-bool HasSpills(const fs::path& folder) {
-  std::error_code error;
-  const fs::directory_iterator files(folder, error);
-  return !error && std::any_of(begin(files), end(files), [](const auto& file) {
-    return file.path().extension() == spill::kSuffix;
-  });
-}
-
 // Of which kind a path is, as import calls it.
 Result<std::string> FormatOf(const std::string& path) {
   std::error_code error;
@@ -59,23 +51,15 @@ Result<std::string> FormatOf(const std::string& path) {
     return Status(Code::kNotFound,
                   fmt::format("'{}': there is no such file or folder", Printable(path)));
   if (path.ends_with(kGoldenSuffix)) return std::string(kGolden);
-  if (path.ends_with(spill::kSuffix) || HasSpills(path)) return std::string(kSpill);
-  formats::Tally tally;
-  const formats::ReadOptions options{.path = path};
-  const formats::Reading reading{.options = options, .tally = tally, .warn = {}};
-  const bool readable =
-      fs::is_directory(path, error) || path.ends_with(".json");  // the one file that is a dump
-  for (const auto format : {formats::DumpFormat::kMsProbe, formats::DumpFormat::kMindSpore,
-                            formats::DumpFormat::kOrt}) {
-    if (readable && formats::OpenDump(format, reading).ok())
-      return std::string(formats::Name(format));
-  }
-  return Status(Code::kInvalidArgument,
-                fmt::format("'{}': found no dump in it; expected a golden ({}), a spill file ({}), "
-                            "or a folder of spill files "
-                            "or of a dump of msprobe, mindspore or ort; statctl move import FORMAT "
-                            "says what it misses",
-                            Printable(path), kGoldenSuffix, spill::kSuffix));
+  if (HoldsSpills(path)) return std::string(kSpill);
+  const auto format = formats::RecogniseDump(path);
+  if (format.ok()) return std::string(formats::Name(*format));
+  if (format.status().code() != Code::kNotFound) return format.status();
+  return Status(
+      Code::kInvalidArgument,
+      fmt::format("'{}': found no dump in it; expected a golden ({}), a spill file ({}), "
+                  "a folder of spill files, or a dump: {}",
+                  Printable(path), kGoldenSuffix, spill::kSuffix, format.status().message()));
 }
 
 // A run's name after the path, and after the other operand's if they would be equal.

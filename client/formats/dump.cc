@@ -11,8 +11,6 @@
 namespace statcollect::client::formats {
 namespace {
 
-constexpr std::uint32_t kRankMax = 1'000'000;
-
 std::uint64_t BytesIn(const Folder& folder, int depth) {
   const auto entries = folder.List();
   if (!entries.ok()) return 0;
@@ -33,14 +31,20 @@ std::string_view Name(DumpFormat format) {
       return "ort";
     case DumpFormat::kMindSpore:
       return "mindspore";
+    case DumpFormat::kSglang:
+      return "sglang";
+    case DumpFormat::kDebugMode:
+      return "debugmode";
+    case DumpFormat::kTransformerEngine:
+      return "transformerengine";
     default:
       return "msprobe";
   }
 }
 
 std::optional<DumpFormat> ParseDumpFormat(std::string_view name) {
-  for (const DumpFormat format : {DumpFormat::kOrt, DumpFormat::kMindSpore, DumpFormat::kMsProbe}) {
-    if (Name(format) == name) return format;
+  for (int i = 0; i < kDumpFormatCount; ++i) {
+    if (Name(static_cast<DumpFormat>(i)) == name) return static_cast<DumpFormat>(i);
   }
   return std::nullopt;
 }
@@ -58,9 +62,22 @@ Result<std::unique_ptr<Dump>> OpenDump(DumpFormat format, const Reading& reading
       return OpenOrtDump(reading);
     case DumpFormat::kMsProbe:
       return OpenMsProbeDump(reading);
+    case DumpFormat::kSglang:
+      return OpenSglangDump(reading);
+    case DumpFormat::kDebugMode:
+      return OpenDebugModeDump(reading);
+    case DumpFormat::kTransformerEngine:
+      return OpenTransformerEngineDump(reading);
     default:
       return OpenMindSporeDump(reading);
   }
+}
+
+Status RefuseRankPattern(const ReadOptions& options) {
+  if (options.rank_pattern.empty()) return Status::Ok();
+  return {Code::kInvalidArgument,
+          "--rank-pattern: found '" + Printable(options.rank_pattern) +
+              "'; expected none, as each file of such a dump says its rank"};
 }
 
 Result<std::vector<RankFolder>> FindRanks(const Folder& folder, const NumberPattern& pattern) {

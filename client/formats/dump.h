@@ -17,7 +17,8 @@
 
 namespace statcollect::client::formats {
 
-enum class DumpFormat { kOrt, kMindSpore, kMsProbe };
+enum class DumpFormat { kOrt, kMindSpore, kMsProbe, kSglang, kDebugMode, kTransformerEngine };
+inline constexpr int kDumpFormatCount = 6;
 std::string_view Name(DumpFormat format);
 std::optional<DumpFormat> ParseDumpFormat(std::string_view name);
 
@@ -57,8 +58,16 @@ Result<std::unique_ptr<Dump>> OpenDump(DumpFormat format, const Reading& reading
 Result<std::unique_ptr<Dump>> OpenOrtDump(const Reading& reading);
 Result<std::unique_ptr<Dump>> OpenMindSporeDump(const Reading& reading);
 Result<std::unique_ptr<Dump>> OpenMsProbeDump(const Reading& reading);
+Result<std::unique_ptr<Dump>> OpenSglangDump(const Reading& reading);
+Result<std::unique_ptr<Dump>> OpenDebugModeDump(const Reading& reading);
+Result<std::unique_ptr<Dump>> OpenTransformerEngineDump(const Reading& reading);
 
 // --- shared by the formats
+
+inline constexpr std::uint32_t kRankMax = 1'000'000;
+
+// kInvalidArgument if there is one: the format's files always say their rank.
+Status RefuseRankPattern(const ReadOptions& options);
 
 // The folders in `folder` that match the pattern, by rank. kInvalidArgument: two of the same rank.
 struct RankFolder {

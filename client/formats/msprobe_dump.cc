@@ -124,7 +124,7 @@ class MsProbeDump final : public Dump {
       if (!Has(*inside, kDumpFile)) continue;
       std::optional<std::uint64_t> rank = rank_pattern_.Match(entry.name);
       if (!rank && entry.name == "rank") rank = reading_.options.rank.value_or(0);
-      if (rank && *rank > 1'000'000)
+      if (rank && *rank > kRankMax)
         return BadInput(folder.path(), 0, "rank " + std::to_string(*rank), "at most 1000000");
       if (rank) {
         if (!found.emplace(static_cast<std::uint32_t>(*rank), path).second)
@@ -148,7 +148,7 @@ class MsProbeDump final : public Dump {
   std::uint32_t OwnRank(const std::string& name) const {
     const auto named = rank_pattern_.Match(name);
     const std::uint32_t otherwise =
-        named && *named <= 1'000'000 ? static_cast<std::uint32_t>(*named) : 0;
+        named && *named <= kRankMax ? static_cast<std::uint32_t>(*named) : 0;
     return reading_.options.rank.value_or(otherwise);
   }
 

@@ -334,7 +334,7 @@ def test_diff_of_files(work: Path) -> None:
     assert again.code == 0 and again.out.startswith("IDENTICAL base and base-b"), again.err
     for path, said in (
         ("./none", "there is no such file or folder"),
-        ("./empty", "found no steps"),
+        ("./empty", "found no files"),
         ("./train.py", "found no dump in it"),
     ):
         wrong = run_command([str(STATCTL), "diff", "base.scg", path], cwd=work, env=env)

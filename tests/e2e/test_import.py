@@ -299,7 +299,7 @@ def test_an_array_of_objects_is_refused_and_not_unpickled(shared_collector: Coll
     ("arguments", "expected"),
     [
         (("import", "ort"), "required"),
-        (("import", "csv", ".", "--run", "x"), "expected ort, mindspore, msprobe or spill"),
+        (("import", "csv", ".", "--run", "x"), "expected ort, mindspore, msprobe, sglang, debugmode, transformerengine or spill"),
         (("import", "ort", "/nowhere/at/all", "--run", "x"), "No such file"),
         (("import", "ort", ".", "--run", "../x"), "run"),
         (("import", "ort", ".", "--run", "x", "--steps", "nine"), "--steps"),

@@ -6,10 +6,14 @@
 #include <string_view>
 
 #include "client/formats/array_stats.h"
+#include "client/formats/debug_mode_log.h"
 #include "client/formats/mindspore_csv.h"
 #include "client/formats/msprobe_json.h"
 #include "client/formats/npy.h"
 #include "client/formats/ort_text.h"
+#include "client/formats/sglang_name.h"
+#include "client/formats/torch_file.h"
+#include "client/formats/transformer_engine_log.h"
 #include "proto/convert.h"
 
 namespace {
@@ -28,6 +32,8 @@ Status MustBeTaken(const Observation& o) {
   batch.stats.activation = batch.stats.layout = batch.stats.order = {0};
   batch.stats.step = {o.step};
   batch.stats.stats = {o.stats};
+  batch.stats.sketch_width = static_cast<std::uint32_t>(o.sketch.size());
+  batch.stats.sketch = o.sketch;
   batch.stats.sample_count = {static_cast<std::uint32_t>(o.samples.size())};
   batch.stats.samples = o.samples;
   if (!FromWire(ToWire(batch, {}), {}).ok()) std::abort();
@@ -69,6 +75,43 @@ void ReadNpy(std::string_view text) {
   if (!stats.ok()) return;
   o.stats = *stats;
   (void)MustBeTaken(o);
+}
+
+void ReadTorch(std::string_view text) {
+  MemorySource source("f", text);
+  auto file = TorchFile::Open(source);
+  if (!file.ok()) return;
+  const auto take = [](const TorchFile::Tensor& tensor) {
+    Observation o;
+    o.def.key = {.name = "x", .kind = Kind::kOutput};
+    o.layout = tensor.layout;
+    o.stats = tensor.stats;
+    o.sketch = tensor.sketch;
+    return MustBeTaken(o);
+  };
+  (void)file->Visit(file->content().root(),
+                    {.tensor = take,
+                     .number = [](const auto&, double) { return Status::Ok(); },
+                     .other = [](const auto&) {}});
+}
+
+class CheckingSink final : public ObservationSink {
+  Status DoTake(Observation o) override { return MustBeTaken(o); }
+  Status DoTakeScalar(ScalarRecord) override { return Status::Ok(); }
+  Status DoEndStep(std::uint64_t) override { return Status::Ok(); }
+};
+
+void ReadTransformerEngine(std::string_view text) {
+  MemorySource source("f", text);
+  Tally tally;
+  CheckingSink sink;
+  (void)ReadTransformerEngineLog(source, {}, &tally, sink);
+}
+
+void ReadDebugMode(std::string_view text) {
+  MemorySource source("f", text);
+  Tally tally;
+  (void)ReadDebugModeLog(source, &tally, &MustBeTaken);
 }
 
 // A construct.json up to the first byte 0, then a dump.json.
@@ -114,7 +157,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 'n':
       ReadNpy(text);
       break;
+    case 'z':
+      ReadTorch(text);
+      break;
+    case 'e':
+      ReadTransformerEngine(text);
+      break;
+    case 'd':
+      ReadDebugMode(text);
+      break;
     default:
+      (void)ParseSglangName(text);
+      (void)ParseSglangPass(text);
       (void)ParseMsProbeEntry(text);
       (void)ParseOrtName(text);
       (void)ParseRawCannName(text);
