@@ -8,6 +8,7 @@
 #include <string>
 
 #include "agent/stats/component_values.h"
+#include "agent/stats/cpu/stream_copy.h"
 #include "agent/stats/float_environment.h"
 #include "agent/stats/tensor_walk.h"
 #include "common/names.h"
@@ -585,7 +586,10 @@ std::uint32_t CopySamples(const CpuTensor& tensor, std::span<double> samples) no
 }
 
 void CopyElements(const CpuTensor& tensor, std::uint64_t elements, void* to) noexcept {
-  if (elements > 0) TensorWalk(tensor).Copy(elements, to);
+  if (elements == 0) return;
+  TensorWalk walk(tensor);
+  if (!walk.contiguous()) return walk.Copy(elements, to);
+  StreamCopy(to, walk.Contiguous(0), elements * DTypeBytes(tensor.dtype));
 }
 
 }  // namespace statcollect::stats
