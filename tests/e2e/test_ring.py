@@ -28,7 +28,10 @@ SCRIPT = textwrap.dedent("""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     agent = statagent.init()
     statagent.watch(model, optimizer=optimizer)
-    for step in range(30):
+    start = int(os.environ.get("START", 0))
+    if start:
+        agent.set_step(start)
+    for step in range(start, 30):
         x = torch.randn(16, 4)
         target = torch.ones(16, 3)
         if step == 25 and rank == int(os.environ.get("WORLD_SIZE", 1)) - 1:
@@ -175,7 +178,9 @@ def test_the_next_launch_says_how_to_send_what_a_killed_one_left(collector: Coll
     env = {"STATAGENT_RING": "3,4MiB", "STATAGENT_SPILL_DIR": str(spilled)}
     first = Trained(collector, tmp_path, "again", "kill", env)
     assert first.code == -signal.SIGKILL and "have ended left" not in first.out.read_text(), first.out.read_text()
-    second = Trained(collector, tmp_path, "again", "none", {**env, "STATAGENT_IF_EXISTS": "append"}, values="second")
+    second = Trained(
+        collector, tmp_path, "again", "none", {**env, "START": "26", "STATAGENT_IF_EXISTS": "append"}, values="resumed"
+    )
     assert second.code == 0, second.out.read_text()
     (line,) = [line for line in second.out.read_text().splitlines() if "processes that have ended left" in line]
     assert "left 1 file in spill_dir" in line, "its own file is not one"
