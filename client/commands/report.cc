@@ -11,13 +11,13 @@
 #include "common/text.h"
 #include "common/twin_name.h"
 #include "proto/json.h"
+#include "proto/text/comparable_text.h"
 #include "proto/text/divergence_text.h"
 #include "proto/text/verdict_text.h"
 
 namespace statcollect::client {
 namespace {
 
-constexpr int kUnmatchedShown = 5;
 constexpr int kOriginsShown = 5;
 constexpr int kConfigShown = 20;
 
@@ -302,14 +302,6 @@ void AddCompared(const v1::DiffReport& report, Page& page) {
   std::vector<std::string> items = {fmt::format(
       "{} records: {} identical, {} within tolerance, {} diverged", FormatCount(c.records()),
       FormatCount(c.identical()), FormatCount(c.within_tolerance()), FormatCount(c.diverged()))};
-  if (report.has_steps()) {
-    items.push_back(fmt::format("steps {}..{}, ranks {}", report.steps().first(),
-                                report.steps().last(),
-                                BothRanks(report.ranks(), report.ranks_b())));
-  }
-  items.push_back(fmt::format("initial weights: {}; batches: {}",
-                              Printable(report.inputs().weights()),
-                              Printable(report.inputs().batches())));
   if (report.verdict() == v1::VERDICT_DIVERGED) {
     const v1::Spread& spread = report.spread();
     items.push_back(fmt::format(
@@ -331,24 +323,11 @@ void AddCompared(const v1::DiffReport& report, Page& page) {
   page.AddItems(std::move(items));
 }
 
-void AppendOnly(const google::protobuf::RepeatedPtrField<std::string>& names,
-                const std::string& run, std::vector<std::string>& items) {
-  for (int i = 0; i < names.size() && i < kUnmatchedShown; ++i) {
-    items.push_back(fmt::format("only in {}: {}", Printable(run), Printable(names[i])));
-  }
-  if (names.size() > kUnmatchedShown) {
-    items.push_back(fmt::format("only in {}: {} more", Printable(run),
-                                FormatCount(names.size() - kUnmatchedShown)));
-  }
-}
-
-void AddNotCompared(const v1::DiffReport& report, Page& page) {
+void AddRemarks(const v1::DiffReport& report, Page& page) {
   std::vector<std::string> items;
-  AppendOnly(report.unmatched().only_a(), report.run_a(), items);
-  AppendOnly(report.unmatched().only_b(), report.run_b(), items);
   for (const std::string& note : report.notes()) items.push_back(Printable(note, 1000));
   if (items.empty()) return;
-  page.AddHeading("Not compared, and remarks");
+  page.AddHeading("Remarks");
   page.AddItems(std::move(items));
 }
 
@@ -385,6 +364,7 @@ Page RenderVerdict(const v1::DiffReport& report) {
 
 Page RenderDiff(const v1::DiffReport& report) {
   Page page = RenderVerdict(report);
+  if (!report.comparable().empty()) page.AddItems(ComparableLines(report.comparable()));
   if (report.verdict() == v1::VERDICT_DIVERGED || report.has_root()) {
     AddReasons(report, page);
     AddFocus(report, page);
@@ -396,7 +376,7 @@ Page RenderDiff(const v1::DiffReport& report) {
   AddCurve(report, page);
   AddCompared(report, page);
   AddAligned(report, page);
-  AddNotCompared(report, page);
+  AddRemarks(report, page);
   AddConfiguration(report, page);
   AddNextStep(report, page);
   return page;

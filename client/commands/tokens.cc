@@ -11,6 +11,7 @@
 #include "client/render/table.h"
 #include "common/names.h"
 #include "proto/json.h"
+#include "proto/text/comparable_text.h"
 
 namespace statcollect::client {
 namespace {
@@ -60,7 +61,8 @@ std::string Verdict(const v1::GetTokensResponse& found) {
   const std::string tokens = FormatCount(found.tokens()) + " tokens of " +
                              Printable(found.run_a()) + " and " + Printable(found.run_b());
   if (found.verdict() == v1::VERDICT_INCOMPARABLE)
-    return "not comparable: " + Printable(found.message(), 1000) + ".";
+    return fmt::format("{} and {}: {}.", Printable(found.run_a()), Printable(found.run_b()),
+                       Printable(found.message(), 1000));
   if (found.verdict() == v1::VERDICT_IDENTICAL)
     return fmt::format("{} have the same bits at all of {} taps.", tokens, found.taps_size());
   if (!found.has_first()) {
@@ -113,10 +115,7 @@ Page RenderTokens(const v1::GetTokensResponse& found, std::uint32_t top, bool qu
                                                               : "WITHIN TOLERANCE",
                    bad || refused ? Tone::kBad : Tone::kGood);
   if (quiet) return page;
-  std::vector<std::string> items;
-  for (const v1::TokenCheck& check : found.comparable())
-    items.push_back(fmt::format("{}{}: {}", check.ok() ? "" : "! ", check.check(),
-                                Printable(check.detail(), 1000)));
+  std::vector<std::string> items = ComparableLines(found.comparable());
   if (!found.noise().empty()) {
     std::string runs;
     for (const std::string& run : found.noise())

@@ -31,6 +31,12 @@ std::string_view Name(Confidence confidence) {
   return NameIn(kNames, confidence);
 }
 
+std::string_view Name(Premise premise) {
+  static constexpr std::array<std::string_view, 8> kNames = {
+      "steps", "ranks", "tensors", "weights", "batches", "dtypes", "recording", "settings"};
+  return NameIn(kNames, premise);
+}
+
 std::string_view Name(DistanceKind kind) {
   static constexpr std::array<std::string_view, 3> kNames = {"unspecified", "sketch", "statistics"};
   return NameIn(kNames, kind);

@@ -50,6 +50,18 @@ enum class Reason : std::uint8_t {
   kBitwise = 8,
 };
 
+// What makes a comparison valid, in the order in which it is said.
+enum class Premise : std::uint8_t {
+  kSteps = 0,      // in common
+  kRanks = 1,      // in common
+  kTensors = 2,    // recorded in both of those recorded in one
+  kWeights = 3,    // equal in the first step
+  kBatches = 4,    // equal in the first step
+  kDTypes = 5,     // the same
+  kRecording = 6,  // asked for the same, in the same way
+  kSettings = 7,   // the same, of those that change numbers
+};
+
 enum class DistanceKind : std::uint8_t { kUnspecified = 0, kSketch = 1, kStatistics = 2 };
 
 // "within_tolerance", "forward", "missing_in_a", "sketch"; "unspecified" for values out of range.
@@ -57,6 +69,7 @@ std::string_view Name(Verdict verdict);
 std::string_view Name(Stage stage);
 std::string_view Name(Reason reason);
 std::string_view Name(DistanceKind kind);
+std::string_view Name(Premise premise);
 
 struct RunSummary {
   std::string run;
@@ -263,6 +276,13 @@ struct Spread {
   std::vector<std::uint32_t> ranks_b;   // of B, if ranks were merged
 };
 
+// Whether a premise of the comparison holds, with counts. A premise may have several.
+struct PremiseCheck {
+  Premise premise = Premise::kSteps;
+  bool ok = true;
+  std::string detail;
+};
+
 // Where an overhead budget left steps out of the full statistics.
 struct Bracket {
   std::optional<std::uint64_t> last_agreeing;  // that both runs recorded in full; absent: none
@@ -294,7 +314,8 @@ struct DiffReport {
   std::string run_a, run_b;
   std::string source_a, source_b;  // as of SourceOf()
   Verdict verdict = Verdict::kUnspecified;
-  std::optional<Divergence> first;  // present if and only if diverged
+  std::vector<PremiseCheck> comparable;  // whether the comparison is valid; by premise
+  std::optional<Divergence> first;       // present if and only if diverged
   std::vector<Divergence> diverged;
   Compared compared;
   Unmatched unmatched;
@@ -302,7 +323,7 @@ struct DiffReport {
   std::vector<std::uint32_t> ranks;    // compared ranks of A
   std::vector<std::uint32_t> ranks_b;  // of B; empty: the same
   std::optional<StepRange> steps;      // compared
-  std::string message;                 // if incomparable: why
+  std::string message;                 // if incomparable: why, and what to do
   std::optional<Divergence> first_bitwise;
   std::vector<Divergence> origins;  // the root, or without one `first`; then independent ones
   Spread spread;

@@ -141,7 +141,7 @@ def test_the_same_model_is_identical_whatever_each_run_chose(runs: Collector, a:
     assert found["verdict"] == "identical", found
     assert found["unmatched"] == {"only_a": [], "only_b": []}
     shared = sorted(set(full_steps(runs, a)[0]) & set(full_steps(runs, b)[0]))
-    said = next(note for note in found["notes"] if note.startswith("compared in full"))
+    (said,) = [each["detail"] for each in found["comparable"] if each["check"] == "recording"]
     assert said.startswith(f"compared in full: {len(shared)} of {STEPS} steps (0..")
     every = 10 if (of_a, of_b) == (2, 5) else of_a * of_b
     assert f"multiples of {every} in" in said

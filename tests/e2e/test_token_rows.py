@@ -105,7 +105,7 @@ def test_runs_without_tokens_are_not_comparable(recorded: Collector) -> None:
     done = recorded.python("import statagent; statagent.init(run='plain'); statagent.log_scalar('loss', 1); statagent.close()")
     assert done.code == 0
     answer = recorded.statctl("--format", "table", "diff", "trainer", "plain", "--tokens")
-    assert answer.code == 2 and "not comparable: run 'plain' has no token records" in answer.out
+    assert answer.code == 2 and "INCOMPARABLE trainer and plain: run 'plain' has no token records" in answer.out
     refused = recorded.statctl("diff", "trainer", "engine", "--tokens", "--tolerance", "1")
     assert refused.code == 2 and "expected only --exact, --map, --noise and --steps" in refused.err
 

@@ -201,6 +201,12 @@ void ToWire(const query::DiffReport& report, v1::DiffReport& out) {
   out.set_source_a(report.source_a);
   out.set_source_b(report.source_b);
   out.set_verdict(static_cast<v1::Verdict>(report.verdict));
+  for (const query::PremiseCheck& check : report.comparable) {
+    v1::PremiseCheck& added = *out.add_comparable();
+    added.set_check(std::string(query::Name(check.premise)));
+    added.set_ok(check.ok);
+    added.set_detail(check.detail);
+  }
   Copy(report.first, [&](const auto& row) { Fill(row, *out.mutable_first()); });
   for (const query::Divergence& row : report.diverged) Fill(row, *out.add_diverged());
   ToWire(report.compared, *out.mutable_compared());

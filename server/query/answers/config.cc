@@ -3,75 +3,18 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <span>
 #include <tuple>
 
 #include "server/query/answers/message_parts.h"
 #include "server/query/run_view.h"
 #include "server/query/settings/config_diff.h"
-#include "server/query/settings/dotted.h"
 #include "server/query/settings/rank_differences.h"
 #include "server/query/settings/recorded_config.h"
+#include "server/query/settings/setting_area.h"
 #include "server/query/settings/source.h"
 
 namespace statcollect::query {
 namespace {
-
-using WordList = std::span<const std::string_view>;
-
-constexpr std::string_view kVersionWords[] = {"version", "versions", "commit",
-                                              "git",     "dirty",    "driver"};
-constexpr std::string_view kDeterminismWords[] = {"deterministic",  "determinism", "benchmark",
-                                                  "pythonhashseed", "workspace",   "autotune"};
-constexpr std::string_view kPrecisionWords[] = {
-    "dtype", "dtypes", "precision", "amp",    "autocast", "fp16",         "bf16", "bfloat16", "fp8",
-    "fp32",  "tf32",   "half",      "scaler", "quant",    "quantization", "sdp",  "sdpa"};
-constexpr std::string_view kParallelWords[] = {
-    "world",       "dp",        "tp",       "pp",     "cp",     "ep",   "ddp",   "fsdp",
-    "parallel",    "pipeline",  "sharding", "nccl",   "hccl",   "gloo", "nodes", "rank",
-    "distributed", "deepspeed", "stage",    "tensor", "expert", "mpi",  "ranks", "replicas"};
-constexpr std::string_view kOptimizerWords[] = {
-    "lr",       "learning", "optimizer", "optim",    "adam",     "adamw",     "sgd",
-    "lamb",     "lion",     "beta",      "betas",    "beta1",    "beta2",     "momentum",
-    "decay",    "warmup",   "schedule",  "clip",     "clipping", "scheduler", "accumulation",
-    "nesterov", "ema",      "grad",      "gradient", "fused",    "foreach"};
-constexpr std::string_view kDataWords[] = {"data",      "dataset", "datasets", "corpus", "seed",
-                                           "seeds",     "batch",   "shuffle",  "loader", "epoch",
-                                           "tokenizer", "epochs",  "sampler",  "sha256", "split",
-                                           "samples",   "workers", "padding",  "random"};
-constexpr std::string_view kEnvironmentWords[] = {
-    "hardware", "mkldnn", "threads", "platform", "host", "hosts", "hostname",
-    "device",   "cuda",   "gpu",     "cpu",      "env",  "line"};
-constexpr std::string_view kModelWords[] = {
-    "model", "layer",  "layers",   "width",      "hidden",       "heads",
-    "head",  "dim",    "eps",      "dropout",    "attention",    "attn",
-    "norm",  "vocab",  "mlp",      "vocabulary", "context",      "activation",
-    "embed", "init",   "rope",     "bias",       "ffn",          "embedding",
-    "depth", "kernel", "channels", "causal",     "intermediate", "architecture"};
-
-struct CategoryRule {
-  v1::ConfigCategory category;
-  WordList words;
-};
-
-// The first that matches decides.
-constexpr CategoryRule kCategoryRules[] = {
-    {v1::CONFIG_CATEGORY_VERSIONS, kVersionWords},
-    {v1::CONFIG_CATEGORY_DETERMINISM, kDeterminismWords},
-    {v1::CONFIG_CATEGORY_PRECISION, kPrecisionWords},
-    {v1::CONFIG_CATEGORY_PARALLEL, kParallelWords},
-    {v1::CONFIG_CATEGORY_OPTIMIZER, kOptimizerWords},
-    {v1::CONFIG_CATEGORY_DATA, kDataWords},
-    {v1::CONFIG_CATEGORY_ENVIRONMENT, kEnvironmentWords},
-    {v1::CONFIG_CATEGORY_MODEL, kModelWords},
-};
-
-std::optional<v1::ConfigCategory> SectionOf(const std::string& word) {
-  if (word == "model") return v1::CONFIG_CATEGORY_MODEL;
-  if (word == "data" || word == "dataset") return v1::CONFIG_CATEGORY_DATA;
-  if (word == "optimizer" || word == "optim") return v1::CONFIG_CATEGORY_OPTIMIZER;
-  return std::nullopt;
-}
 
 // The command line without the run's name, which always differs.
 std::string WithoutName(std::string line, const std::string& run) {
@@ -98,20 +41,6 @@ void AddNotes(const RunView& view, v1::ConfigReport& out) {
     out.add_notes("inside " + view.run() + ": " + difference);
 }
 
-// Counts and hashes that the agent takes of a whole model: something else in the list says what
-// changed.
-bool FollowsFromOthers(const std::string& key) {
-  static constexpr std::string_view kSums[] = {
-      "model.modules", "model.structure",   "model.parameters", "model.buffers",
-      "model.device",  "model.activations", "checklist."};
-  static constexpr std::string_view kSizes[] = {".tensors", ".elements", "optimizer.parameters"};
-  return std::any_of(std::begin(kSums), std::end(kSums),
-                     [&](auto sum) { return key.starts_with(sum); }) ||
-         (key.starts_with("optimizer.") &&
-          std::any_of(std::begin(kSizes), std::end(kSizes),
-                      [&](auto size) { return key.ends_with(size); }));
-}
-
 // Facts of where and by what a dump was imported, not of its training.
 bool IsOfTheImporter(const std::pair<const std::string, std::string>& fact) {
   return fact.first == "host" || fact.first == "agent.version";
@@ -128,6 +57,8 @@ void AddFacts(const RunView& view, std::map<std::string, std::string>& settings)
   if (const auto size = view.attempts()[newest].world_size; size > 0)
     settings.emplace("world_size", std::to_string(size));
 }
+
+static_assert(static_cast<int>(SettingArea::kOther) == v1::ConfigCategory_MAX);
 
 using SettingsMap = std::map<std::string, std::string>;
 
@@ -169,18 +100,7 @@ void AddItems(const RunView& a, const SettingsMap& of_a, const RunView* b, const
 }  // namespace
 
 v1::ConfigCategory CategoryOf(std::string_view key) {
-  // The agent's own: settings of one module, whose name may hold any word.
-  if (key.starts_with("module."))
-    return key.ends_with(".dtype") ? v1::CONFIG_CATEGORY_PRECISION : v1::CONFIG_CATEGORY_MODEL;
-  const auto words = WordsOf(key);
-  for (const CategoryRule& rule : kCategoryRules) {
-    // "model.dtype" is precision, "model.seed_width" is model.
-    if (rule.category == v1::CONFIG_CATEGORY_OPTIMIZER && !words.empty()) {
-      if (const auto section = SectionOf(words.front())) return *section;
-    }
-    if (HasAny(words, rule.words)) return rule.category;
-  }
-  return v1::CONFIG_CATEGORY_OTHER;
+  return static_cast<v1::ConfigCategory>(AreaOf(key));
 }
 
 Result<ConfigRequest> FromWire(const v1::CompareConfigRequest& request) {

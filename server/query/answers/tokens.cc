@@ -109,7 +109,7 @@ class TokenComparer {
   }
 
   void AddCheck(const char* name, bool ok, std::string detail) {
-    v1::TokenCheck& check = *out_.add_comparable();
+    v1::PremiseCheck& check = *out_.add_comparable();
     check.set_check(name);
     check.set_ok(ok);
     check.set_detail(std::move(detail));

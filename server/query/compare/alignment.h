@@ -84,7 +84,7 @@ class Alignment {
   const std::vector<AlignedNames>& renamed() const { return renamed_; }
 
   // Marks of A's activations, for the report. Thread-safe.
-  enum Mark : std::uint8_t { kCompared = 1, kDiverged = 2, kMissingSeen = 4 };
+  enum Mark : std::uint8_t { kCompared = 1, kDiverged = 2, kMissingSeen = 4, kOtherDType = 8 };
   void MarkA(std::uint32_t id, Mark mark) const { Set(marks_a_[id], mark); }
   void MarkB(std::uint32_t id, Mark mark) const { Set(marks_b_[id], mark); }
   bool HasA(std::uint32_t id, Mark mark) const {
@@ -98,7 +98,7 @@ class Alignment {
   // same records), remembered from the first such block, so that equal blocks need not be decoded.
   // Thread-safe.
   struct Content {
-    bool weights = false, batches = false;  // it has records of these stages
+    std::uint32_t weights = 0, batches = 0;  // records of these stages
   };
   std::optional<Content> Known(const BlockHead& head) const;
   void Remember(const BlockHead& head, const Content& content) const;

@@ -85,8 +85,8 @@ void ColumnDiff::AddPair(const Alignment& alignment, std::uint32_t id_a, const L
   const bool never_rounded = !context_.tolerance && tolerance == 0;
   pairs.in_passes |=
       stage == Stage::kForward && alignment.a().activations[id_a].key.kind != Kind::kBuffer;
-  pairs.weights |= usual && stage == Stage::kWeights;
-  pairs.batches |= usual && stage == Stage::kBatch;
+  pairs.weights += usual && stage == Stage::kWeights ? 1 : 0;
+  pairs.batches += usual && stage == Stage::kBatch ? 1 : 0;
   pairs.hashed |= usual;
   pairs.usual.push_back(usual ? ~std::uint64_t{0} : 0);
   pairs.limit.push_back(never_rounded ? -1 : tolerance);
@@ -102,6 +102,8 @@ void ColumnDiff::CountPairs(const Alignment& alignment, const NumberColumns& a,
                             const Compare& compare) {
   const bool noisy = context_.noise != nullptr && !context_.exact;
   std::uint64_t identical = 0, others = 0;
+  // Usual ones that `compare` has not counted.
+  std::uint64_t weights = pairs.weights, batches = pairs.batches;
   different_.clear();
   for (std::size_t i = 0; i < a.size; ++i) {
     const std::uint64_t usual = pairs.usual[i];
@@ -116,6 +118,8 @@ void ColumnDiff::CountPairs(const Alignment& alignment, const NumberColumns& a,
       different_.push_back(i);
     } else {
       ++others;
+      weights -= usual != 0 && pairs.stages[i] == Stage::kWeights ? 1 : 0;
+      batches -= usual != 0 && pairs.stages[i] == Stage::kBatch ? 1 : 0;
       CountDifferent(alignment, a, pairs, at);  // the order of the block is that of the sums, too
       const TensorStats stats_a = a.StatsAt(i), stats_b = b.StatsAt(i);
       compare(ObservationAt(alignment.a(), a, i, stats_a),
@@ -130,8 +134,8 @@ void ColumnDiff::CountPairs(const Alignment& alignment, const NumberColumns& a,
   at.tally.identical += identical;
   at.tally.by_sketch |= by_sketch && identical + others < a.size;
   at.tally.sketches_differ |= pairs.hashed && a.sketch_width != b.sketch_width;
-  at.tally.weights_seen |= pairs.weights;
-  at.tally.batches_seen |= pairs.batches;
+  at.tally.weights.seen += weights;
+  at.tally.batches.seen += batches;
 }
 
 void ColumnDiff::MarkCompared(const Alignment& alignment, const NumberColumns& a, Pairs& pairs) {
@@ -162,9 +166,9 @@ void ColumnDiff::CountDifferent(const Alignment& alignment, const NumberColumns&
     follower_.Note(static_cast<std::uint32_t>(a.activation[i]), static_cast<float>(distance));
   }
   for (const std::size_t i : different_) {
-    if (!pairs.weights && !pairs.batches && !context_.cells) break;
-    tally.weights_differ |= pairs.stages[i] == Stage::kWeights;
-    tally.batches_differ |= pairs.stages[i] == Stage::kBatch;
+    if (pairs.weights + pairs.batches == 0 && !context_.cells) break;
+    tally.weights.differ += pairs.stages[i] == Stage::kWeights ? 1 : 0;
+    tally.batches.differ += pairs.stages[i] == Stage::kBatch ? 1 : 0;
     const double distance = measured_.distance[i];
     if (context_.cells)
       AddCell(a, i,

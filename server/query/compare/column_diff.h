@@ -43,8 +43,9 @@ class ColumnDiff {
     bool pair_off = false;   // each has its counterpart at the same place of the other block
     bool in_passes = false;  // some are of a forward pass, whose order counts
     bool marked = false;     // as compared
-    bool weights = false, batches = false, hashed = false;  // some usual ones are
-    std::vector<std::uint64_t> usual;                       // mask: see IsUsualPair
+    bool hashed = false;     // some usual ones are
+    std::uint64_t weights = 0, batches = 0;  // usual ones that are
+    std::vector<std::uint64_t> usual;        // mask: see IsUsualPair
     std::vector<double> limit,
         tolerance;                   // the largest distance within tolerance: -1 if there is none
     std::vector<double> components;  // real parts of an element

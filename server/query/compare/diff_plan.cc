@@ -9,6 +9,7 @@
 
 #include "common/names.h"
 #include "common/step_set.h"
+#include "common/text.h"
 #include "server/query/compare/alignment.h"
 #include "server/query/settings/recording_policy.h"
 #include "server/query/settings/source.h"
@@ -30,29 +31,41 @@ void ChooseKinds(const DiffRequest& request, DiffPlan& plan) {
   for (const Kind kind : request.kinds) plan.wanted[static_cast<std::size_t>(kind)] = true;
 }
 
+std::string Joined(const std::vector<std::uint32_t>& ranks) {
+  return ranks.empty() ? std::string("none") : RanksText(ranks);
+}
+
 void ChooseRanks(const RunView& a, const RunView& b, const DiffRequest& request, DiffPlan& plan) {
   const auto ranks_a = a.AllRanks(), ranks_b = b.AllRanks();
   std::vector<std::uint32_t> common;
   std::set_intersection(ranks_a.begin(), ranks_a.end(), ranks_b.begin(), ranks_b.end(),
                         std::back_inserter(common));
   for (const std::uint32_t rank : common) plan.ranks.push_back({rank, rank});
+  std::string lacking;
   if (!request.ranks.empty()) {
     std::set<std::uint32_t> asked(request.ranks.begin(), request.ranks.end());
     std::erase_if(plan.ranks, [&](const RankPair& rank) { return asked.erase(rank.a) == 0; });
-    for (const std::uint32_t rank : asked) {
-      plan.notes.push_back("rank " + std::to_string(rank) +
-                           " was requested, but not both runs have it");
-    }
+    if (!asked.empty())
+      lacking = "; not both have " + Joined({asked.begin(), asked.end()}) + ", which was asked for";
+    common.clear();
+    for (const RankPair& rank : plan.ranks) common.push_back(rank.a);
   }
-  if (ranks_a != ranks_b) {
-    plan.notes.push_back("the runs have different ranks (" + std::to_string(ranks_a.size()) +
-                         " and " + std::to_string(ranks_b.size()) + "); compared the " +
-                         std::to_string(plan.ranks.size()) +
-                         " that both have (--merge-ranks compares replicas whatever their number)");
-  }
-  if (plan.ranks.empty()) {
+  const std::string both = Joined(common) + " in both (" + std::to_string(common.size()) + ")";
+  const std::string has =
+      a.run() + " has " + Joined(ranks_a) + ", " + b.run() + " has " + Joined(ranks_b);
+  if (common.empty()) {
+    plan.checks.push_back({Premise::kRanks, false, "none in both"});
     plan.incomparable =
-        "no rank in common" + std::string(request.ranks.empty() ? "" : " among the requested ones");
+        "no rank in common" +
+        std::string(request.ranks.empty() ? "" : " among the requested ones") + ": " + has +
+        (request.ranks.empty() ? "; --merge-ranks compares replicas whatever their ranks"
+                               : "; ask for ranks that both have");
+  } else if (ranks_a != ranks_b) {
+    plan.checks.push_back(
+        {Premise::kRanks, false,
+         both + lacking + "; " + has + " (--merge-ranks compares replicas whatever their number)"});
+  } else {
+    plan.checks.push_back({Premise::kRanks, lacking.empty(), both + lacking});
   }
 }
 
@@ -67,7 +80,10 @@ Status ChooseReplicas(RunView& a, RunView& b, const DiffRequest& request, DiffPl
     std::erase_if(plan.ranks, [&](const RankPair& pair) { return !asked.contains(pair.a); });
   }
   if (plan.incomparable.empty() && plan.ranks.empty())
-    plan.incomparable = "none of the requested ranks is in " + a.run();
+    plan.incomparable = "none of the requested ranks is in " + a.run() + ", which has " +
+                        Joined(a.AllRanks()) + "; ask for some of these";
+  plan.checks.push_back({Premise::kRanks, !plan.ranks.empty(),
+                         std::to_string(plan.ranks.size()) + " pairs of replicas"});
   bool any = false;
   for (std::size_t kind = 0; kind < kKindCount; ++kind) {
     plan.wanted[kind] = plan.wanted[kind] && merged.replicated[kind];
@@ -75,8 +91,8 @@ Status ChooseReplicas(RunView& a, RunView& b, const DiffRequest& request, DiffPl
   }
   if (plan.incomparable.empty() && !any)
     plan.incomparable =
-        "none of the requested kinds is equal on replicas; with merged ranks, weights, their "
-        "gradients and optimizer state can be compared";
+        "none of the requested kinds is equal on replicas; with merged ranks, ask for weights, "
+        "their gradients and optimizer state";
   return Status::Ok();
 }
 
@@ -96,12 +112,19 @@ void ChooseSteps(const RunView& a, const Steps& steps_a, const RunView& b, const
   const std::string has =
       a.run() + " has " + RangeOf(steps_a) + ", " + b.run() + " has " + RangeOf(steps_b);
   if (plan.steps.empty()) {
-    plan.incomparable =
-        "no step in common: " + has + (request.steps.empty() ? "" : " among the requested steps");
-  } else if (steps_a.size() + steps_b.size() > 2 * plan.steps.size()) {
-    plan.notes.push_back("steps differ: " + has + "; compared the " +
-                         std::to_string(plan.steps.size()) + " that both have");
+    plan.checks.push_back({Premise::kSteps, false, "none in both"});
+    plan.incomparable = "no step in common: " + has +
+                        (request.steps.empty()
+                             ? "; record the same steps of both (a launch that continues counts on "
+                               "where its checkpoint ended)"
+                             : " among the requested steps; ask for steps that both have");
+    return;
   }
+  std::string both = std::to_string(plan.steps.begin()->first) + ".." +
+                     std::to_string(plan.steps.rbegin()->first) + " in both (" +
+                     std::to_string(plan.steps.size()) + ")";
+  const bool all = steps_a.size() + steps_b.size() == 2 * plan.steps.size();
+  plan.checks.push_back({Premise::kSteps, all, all ? std::move(both) : both + "; " + has});
 }
 
 Status FindStored(const RunView& a, const RunView& b, const DiffRequest& request, DiffPlan& plan) {
@@ -179,9 +202,10 @@ Status CompareKinds(RunView& a, RunView& b, DiffPlan& plan) {
   FindLeftOut(b, plan.ranks, &RankPair::b, attempts_b, plan);
   for (std::size_t kind = 1; kind < kKindCount; ++kind) {
     if (plan.kinds_a[kind] == plan.kinds_b[kind] || !plan.wanted[kind]) continue;
-    plan.notes.push_back("only " + (plan.kinds_a[kind] ? a : b).run() + " recorded " +
-                         std::string(Name(static_cast<Kind>(kind))) +
-                         "; that kind was not compared");
+    plan.checks.push_back({Premise::kRecording, false,
+                           "only " + (plan.kinds_a[kind] ? a : b).run() + " recorded " +
+                               std::string(Name(static_cast<Kind>(kind))) +
+                               "; that kind was not compared"});
   }
   return Status::Ok();
 }
@@ -232,10 +256,11 @@ void FindFull(const RunView& a, const RunView& b, DiffPlan& plan) {
   }
   if (!budget) return;
   if (full.size() < plan.steps.size()) {
-    plan.notes.push_back("compared in full: " + std::to_string(full.size()) + " of " +
-                         std::to_string(plan.steps.size()) + " steps" +
-                         (full.empty() ? "" : " (" + DescribeSteps(full) + ")") +
-                         "; in the others an overhead budget left only scalars and batches");
+    plan.checks.push_back({Premise::kRecording, false,
+                           "compared in full: " + std::to_string(full.size()) + " of " +
+                               std::to_string(plan.steps.size()) + " steps" +
+                               (full.empty() ? "" : " (" + DescribeSteps(full) + ")") +
+                               "; in the others an overhead budget left only scalars and batches"});
   }
   plan.full = std::move(full);
 }

@@ -38,8 +38,10 @@ struct DiffPlan {
   // Under an overhead budget of a run: the steps that both recorded in full; of the others, only
   // losses and batches are compared. Absent: there was no budget.
   std::optional<std::vector<std::uint64_t>> full;
+  std::vector<PremiseCheck> checks;  // steps, ranks, and what was recorded
   std::vector<std::string> notes;
-  std::string incomparable;  // why nothing can be compared; empty if something can
+  // Why nothing can be compared, and what to do; empty if something can.
+  std::string incomparable;
 };
 
 // Why the absence of `def` in one run means nothing: one run is an import of a dump, and its tool

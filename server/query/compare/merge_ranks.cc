@@ -131,13 +131,18 @@ class Merger {
   bool CheckLayouts() {
     std::string& why = merged_.incomparable;
     if (!Replicated(Kind::kWeight)) {
-      why = "weights are sharded over the ranks: no two ranks of the runs hold the same part";
+      why =
+          "weights are sharded over the ranks: no two ranks of the runs hold the same part; "
+          "compare without --merge-ranks, which puts the parts together";
     } else if (layout_a_.experts_differ || layout_b_.experts_differ) {
-      why = "each rank holds its own experts (expert parallelism): such ranks cannot be merged";
+      why =
+          "each rank holds its own experts (expert parallelism): such ranks cannot be merged; "
+          "compare without --merge-ranks";
     } else if (layout_a_.places != layout_b_.places) {
       why = a_.run() + " divides its model over " + Parts(layout_a_) + ", " + b_.run() + " over " +
             Parts(layout_b_) +
-            ": only runs whose tensor and pipeline parallel sizes are equal can be merged";
+            ": only runs whose tensor and pipeline parallel sizes are equal can be merged; compare "
+            "without --merge-ranks, which puts the parts together";
     }
     return why.empty();
   }

@@ -214,8 +214,8 @@ class RankScan {
     cursor_b_.Skip();
     at.tally.records += records;
     at.tally.identical += records;
-    at.tally.weights_seen |= content->weights;
-    at.tally.batches_seen |= content->batches;
+    at.tally.weights.seen += content->weights;
+    at.tally.batches.seen += content->batches;
     return true;
   }
 
@@ -235,8 +235,8 @@ class RankScan {
       Alignment::Content content;
       for (const std::uint32_t id : loaded_a_.blocks()[index].activation) {
         if (id >= alignment.a().activations.size()) continue;  // the alignment will be made again
-        content.weights |= alignment.traits_a(id).stage == Stage::kWeights;
-        content.batches |= alignment.traits_a(id).stage == Stage::kBatch;
+        content.weights += alignment.traits_a(id).stage == Stage::kWeights ? 1 : 0;
+        content.batches += alignment.traits_a(id).stage == Stage::kBatch ? 1 : 0;
       }
       if (AllHaveHashes(loaded_a_.blocks()[index], alignment.a()))
         alignment.Remember(head, content);
@@ -298,6 +298,7 @@ class RankScan {
     at.tally.sketches_differ |= hashed && a.sketch.size() != b.sketch.size();
     at.tally.definitions_differ |= hashed && a.layout->hash_kind != b.layout->hash_kind;
     at.alignment->MarkA(id, Alignment::kCompared);
+    if (a.layout->dtype != b.layout->dtype) NoteOtherDTypes(a, b, id, at);
     if (judged.agreement == Agreement::kDiverged) at.alignment->MarkA(id, Alignment::kDiverged);
     quick.not_identical |= judged.agreement != Agreement::kIdentical;
     if (context_.cells)
@@ -306,6 +307,12 @@ class RankScan {
       return;
     constexpr float kUnmeasured = 1e30F;
     follower_.Note(id, judged.distance ? static_cast<float>(judged.distance->value) : kUnmeasured);
+  }
+
+  static void NoteOtherDTypes(const Observation& a, const Observation& b, std::uint32_t id,
+                              RankStepFindings& at) {
+    at.alignment->MarkA(id, Alignment::kOtherDType);
+    if (!at.tally.other_dtypes) at.tally.other_dtypes = {a.layout->dtype, b.layout->dtype};
   }
 
   void CompareGroup(const AlignedGroup& group, PairJudge& judge, RankStepFindings& at,

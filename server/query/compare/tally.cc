@@ -12,6 +12,12 @@ bool IsGiven(Stage stage, const Layout& a, const Layout& b) {
   return stage == Stage::kWeights || (stage == Stage::kBatch && !real);
 }
 
+void GivenPairs::Add(const GivenPairs& other) {
+  seen += other.seen;
+  differ += other.differ;
+  unproven += other.unproven;
+}
+
 void Tally::Count(const Comparison& comparison, Stage stage) {
   CountAgreement(comparison, stage, stage == Stage::kWeights || stage == Stage::kBatch);
   if (const auto distance = MeasuredDistance(comparison)) AddDistance(*distance);
@@ -34,14 +40,13 @@ void Tally::CountAgreement(const Comparison& comparison, Stage stage, bool given
   reshaped +=
       comparison.agreement == Agreement::kDiverged && comparison.reason == Reason::kShape ? 1 : 0;
   by_sketch |= !same && comparison.distance && comparison.distance->kind == DistanceKind::kSketch;
-  weights_seen |= stage == Stage::kWeights;
-  batches_seen |= stage == Stage::kBatch;
+  if (stage != Stage::kWeights && stage != Stage::kBatch) return;
+  GivenPairs& pairs = stage == Stage::kWeights ? weights : batches;
   const bool unproven =
       comparison.agreement == Agreement::kWithinTolerance && comparison.without_hash;
-  weights_unproven |= stage == Stage::kWeights && unproven;
-  weights_differ |= stage == Stage::kWeights && !same && !unproven;
-  batches_unproven |= stage == Stage::kBatch && unproven;
-  batches_differ |= stage == Stage::kBatch && !same && !unproven;
+  ++pairs.seen;
+  pairs.unproven += unproven ? 1 : 0;
+  pairs.differ += !same && !unproven ? 1 : 0;
 }
 
 // Products instead of logarithms, as long as they neither overflow nor underflow.
@@ -76,14 +81,11 @@ void Tally::Add(const Tally& other) {
   numeric += other.numeric;
   reshaped += other.reshaped;
   by_sketch |= other.by_sketch;
-  weights_unproven |= other.weights_unproven;
-  weights_seen |= other.weights_seen;
-  weights_differ |= other.weights_differ;
-  batches_unproven |= other.batches_unproven;
-  batches_seen |= other.batches_seen;
-  batches_differ |= other.batches_differ;
+  weights.Add(other.weights);
+  batches.Add(other.batches);
   sketches_differ |= other.sketches_differ;
   definitions_differ |= other.definitions_differ;
+  if (!other_dtypes) other_dtypes = other.other_dtypes;
   distances += other.distances;
   distance_log_sum += other.DistanceLogSum();
   distance_max = std::max(distance_max, other.distance_max);

@@ -3,7 +3,9 @@
 #define STATCOLLECT_SERVER_QUERY_COMPARE_TALLY_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <utility>
 
 #include "common/records.h"
 #include "server/query/compare/distance.h"
@@ -15,6 +17,15 @@ namespace statcollect::query {
 // real numbers (a rollout's, for example).
 bool IsGiven(Stage stage, const Layout& a, const Layout& b);
 
+// Pairs that were given: weights as loaded, or batches.
+struct GivenPairs {
+  std::uint64_t seen = 0;
+  std::uint64_t differ = 0;  // of these, in any bit
+  std::uint64_t unproven =
+      0;  // of these, within tolerance, and no hashes show whether they are equal
+  void Add(const GivenPairs& other);
+};
+
 // Counts of compared records. Invariant: records == identical + within_tolerance + diverged.
 struct Tally {
   std::uint64_t records = 0, identical = 0, within_tolerance = 0, diverged = 0;
@@ -23,12 +34,10 @@ struct Tally {
   std::uint64_t numeric = 0;       // diverged ones: only in the size of values, and not given
   std::uint64_t reshaped = 0;      // diverged ones: of another shape
   bool by_sketch = false;          // a pair of different bits was judged by sketches
-  bool weights_unproven =
-      false;  // weights within tolerance, without hashes that show whether they are equal
-  bool batches_unproven = false;  // the same of batches
-  bool weights_seen = false, weights_differ = false, batches_seen = false, batches_differ = false;
-  bool sketches_differ = false;     // in width
-  bool definitions_differ = false;  // of hashes and sketches
+  GivenPairs weights, batches;
+  bool sketches_differ = false;                         // in width
+  bool definitions_differ = false;                      // of hashes and sketches
+  std::optional<std::pair<DType, DType>> other_dtypes;  // of the first pair whose dtypes differ
   // Finite distances of records that are not identical.
   std::uint64_t distances = 0;
   double distance_log_sum = 0, distance_max = 0;

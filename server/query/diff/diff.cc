@@ -15,6 +15,7 @@
 #include "server/query/compare/rank_step_diff.h"
 #include "server/query/diff/align_by_order.h"
 #include "server/query/diff/bracket.h"
+#include "server/query/diff/comparable.h"
 #include "server/query/diff/diff_scan.h"
 #include "server/query/diff/growth.h"
 #include "server/query/diff/heat_map.h"
@@ -42,6 +43,12 @@ std::string CountedAs(const MissingRecord& missing, const RankStepFindings& at) 
          std::to_string(at.ranks.b) + " " + missing.label;
 }
 
+const char* InputText(const GivenPairs& pairs) {
+  return pairs.differ > 0                        ? "differ"
+         : pairs.seen == 0 || pairs.unproven > 0 ? "unknown"
+                                                 : "identical";
+}
+
 // Builds the report from the findings, step by step in order.
 class ReportBuilder {
  public:
@@ -54,7 +61,10 @@ class ReportBuilder {
         context_(context),
         losses_(context),
         loaded_(context),
-        rows_max_(RowsMax(request)) {}
+        rows_max_(RowsMax(request)) {
+    report_.run_a = a.run();
+    report_.run_b = b.run();
+  }
 
   Status Take(StepResult result);
   bool diverged() const { return report_.first.has_value(); }
@@ -83,6 +93,7 @@ class ReportBuilder {
   void AddGrowth(std::uint64_t step, const Tally& tally);
   void NoteUnmatched(const std::string& label, bool only_a);
   void CountSpread();
+  void CheckPremises();
   void AddNotes();
   void ConcludeIncomparable(std::string message);
 
@@ -92,7 +103,8 @@ class ReportBuilder {
   const DiffPlan& plan_;
   const DiffContext& context_;
   DiffReport report_;
-  Tally tally_;
+  Tally tally_, first_step_;
+  std::size_t both_ = 0, other_dtypes_ = 0;  // tensors of both runs; of these, of two dtypes
   StepsToJudge steps_to_judge_;
   LossDiff losses_;
   LoadedWeights loaded_;
@@ -105,6 +117,7 @@ class ReportBuilder {
   LoneTensors lone_;
   std::set<std::uint32_t> diverged_ranks_, diverged_ranks_b_;
   std::set<std::string> incomplete_;  // notes
+  std::set<std::string> not_asked_;   // of what the runs were asked to record
   struct UnpairedSteps {
     std::uint64_t count = 0, last = 0;
   };
@@ -150,6 +163,7 @@ Status ReportBuilder::Take(StepResult result) {
       bitwise = std::move(at.first_bitwise);
   }
   tally_.Add(tally);
+  if (result.step == plan_.steps.begin()->first) first_step_ = tally;
   if (!report_.first_bitwise && bitwise) {
     report_.first_bitwise = std::move(bitwise->row);
     if (report_.first_bitwise->reason == Reason::kUnspecified)
@@ -339,9 +353,9 @@ Result<bool> ReportBuilder::IsCertainlyMissing(const MissingRecord& missing,
   const TensorDef& def = having.activations[missing.id];
   const auto left_out = PolicyOf(in_a, at).WhyNot(def, at.step);
   if (left_out && !left_out->text.empty()) {
-    incomplete_.insert(view.run() + " was recorded with " + Printable(left_out->text, 1000) + ", " +
-                       (in_a ? b_ : a_).run() +
-                       " was not: what only one of them was asked to record was not compared");
+    not_asked_.insert(view.run() + " was recorded with " + Printable(left_out->text, 1000) + ", " +
+                      (in_a ? b_ : a_).run() +
+                      " was not: what only one of them was asked to record was not compared");
   }
   if (left_out && left_out->of_the_step) return false;  // it may be missing in another step
   NoteUnmatched(missing.label, /*only_a=*/!in_a);
@@ -392,12 +406,13 @@ void ReportBuilder::AddGrowth(std::uint64_t step, const Tally& tally) {
 }
 
 void ReportBuilder::CountSpread() {
-  std::unordered_set<std::string> compared, diverged(missing_names_.begin(), missing_names_.end());
+  std::unordered_set<std::string> compared, diverged, of_two_dtypes;
   for (const Aligner::Entry& entry : context_.aligner.all()) {
     const Alignment& alignment = *entry.alignment;
     for (const TensorDef& def : alignment.a().activations) {
       if (!alignment.HasA(def.id, Alignment::kCompared)) continue;
       std::string name = SpreadName(def.key.kind, def.key.name, def.key.output_path);
+      if (alignment.HasA(def.id, Alignment::kOtherDType)) of_two_dtypes.insert(name);
       (alignment.HasA(def.id, Alignment::kDiverged) ? diverged : compared).insert(std::move(name));
     }
   }
@@ -406,6 +421,10 @@ void ReportBuilder::CountSpread() {
       diverged.insert(SpreadName(row.kind, row.activation, row.output_path));
   }
   compared.insert(diverged.begin(), diverged.end());
+  both_ = compared.size();
+  other_dtypes_ = of_two_dtypes.size();
+  diverged.insert(missing_names_.begin(), missing_names_.end());
+  compared.insert(missing_names_.begin(), missing_names_.end());
   report_.spread.activations = diverged.size() + diverged_losses_.size();
   report_.spread.activations_total = compared.size() + losses_.compared().size();
   report_.spread.ranks.assign(diverged_ranks_.begin(), diverged_ranks_.end());
@@ -413,19 +432,45 @@ void ReportBuilder::CountSpread() {
     report_.spread.ranks_b.assign(diverged_ranks_b_.begin(), diverged_ranks_b_.end());
 }
 
-void ReportBuilder::AddNotes() {
-  auto& notes = report_.notes;
+void ReportBuilder::CheckPremises() {
+  auto& checks = report_.comparable;
+  const auto add = [&](Premise premise, std::string detail) {
+    checks.push_back({premise, false, std::move(detail)});
+  };
+  for (const auto& [where, steps] : unpaired_steps_) {
+    add(Premise::kSteps, "rank " + std::to_string(where.second) + " of " +
+                             (where.first ? b_ : a_).run() + " has no statistics in " +
+                             std::to_string(steps.count) + (steps.count == 1 ? " step" : " steps") +
+                             " in which " + (where.first ? a_ : b_).run() +
+                             " has some; they were not compared");
+  }
+  checks.push_back(CheckTensors(report_, both_, losses_.compared().size()));
+  const std::uint64_t step = plan_.steps.begin()->first;
+  // Of a kind that was compared in no step there is nothing to say.
+  const auto check_given = [&](Premise premise, const GivenPairs& pairs, Kind kind) {
+    const auto i = static_cast<std::size_t>(kind);
+    if (pairs.seen > 0 || (plan_.wanted[i] && plan_.kinds_a[i] && plan_.kinds_b[i]))
+      checks.push_back(CheckGiven(premise, pairs, step));
+  };
+  check_given(Premise::kWeights, first_step_.weights, Kind::kWeight);
+  check_given(Premise::kBatches, first_step_.batches, Kind::kBatch);
+  checks.push_back(CheckDTypes(tally_, other_dtypes_, both_));
+  for (const std::string& one : not_asked_) add(Premise::kRecording, one);
   if (tally_.sketches_differ) {
-    notes.push_back(
+    add(Premise::kRecording,
         "the runs keep sketches of different widths (sketch= of init; 0: none), which cannot be "
         "compared: distances come from extremes, mean and norms instead, and a change that leaves "
         "these as they are is not seen");
   }
   if (tally_.definitions_differ) {
-    notes.push_back(
+    add(Premise::kRecording,
         "the runs have hashes of different kinds or definitions, which were not compared, and "
         "neither were their sketches: identical means here that every recorded statistic is equal");
   }
+}
+
+void ReportBuilder::AddNotes() {
+  auto& notes = report_.notes;
   if (uncertain_missing_) {
     notes.push_back(
         "records missing on a rank that lost some are listed as unmatched and not counted as "
@@ -435,22 +480,10 @@ void ReportBuilder::AddNotes() {
     notes.push_back(std::to_string(tally_.incomparable) +
                     " pairs of records have no statistic in common and were not compared");
   }
-  if (tally_.weights_unproven && !tally_.weights_differ) {
-    notes.push_back(
-        "the initial weights agree within their tolerance; without content hashes of both runs it "
-        "is not known whether they are equal");
-  }
   if (tally_.without_hash > 0) {
     notes.push_back(std::to_string(tally_.without_hash) +
                     " records count as identical because every statistic that both runs recorded "
                     "is equal; without a content hash their bits are not known");
-  }
-  for (const auto& [where, steps] : unpaired_steps_) {
-    notes.push_back("rank " + std::to_string(where.second) + " of " +
-                    (where.first ? b_ : a_).run() + " has no statistics in " +
-                    std::to_string(steps.count) + (steps.count == 1 ? " step" : " steps") +
-                    " in which " + (where.first ? a_ : b_).run() +
-                    " has some; they were not compared");
   }
   if (cut_)
     notes.push_back("some lists were cut; narrow the query with --steps, --rank or --kinds");
@@ -474,12 +507,8 @@ DiffReport ReportBuilder::Conclude() {
                       .within_tolerance = tally_.within_tolerance,
                       .diverged = tally_.diverged};
   report_.without_hash = tally_.without_hash;
-  report_.inputs.weights = tally_.weights_differ                             ? "differ"
-                           : !tally_.weights_seen || tally_.weights_unproven ? "unknown"
-                                                                             : "identical";
-  report_.inputs.batches = tally_.batches_differ                             ? "differ"
-                           : !tally_.batches_seen || tally_.batches_unproven ? "unknown"
-                                                                             : "identical";
+  report_.inputs.weights = InputText(tally_.weights);
+  report_.inputs.batches = InputText(tally_.batches);
   std::set<std::tuple<std::string, std::string>> aligned;
   for (const Aligner::Entry& entry : context_.aligner.all()) {
     for (const AlignedNames& names : entry.alignment->renamed()) {
@@ -488,6 +517,7 @@ DiffReport ReportBuilder::Conclude() {
   }
   CountSpread();
   AddNotes();
+  CheckPremises();
   report_.growth = SummariseGrowth(growth_);
   const bool unmatched = !report_.unmatched.only_a.empty() || !report_.unmatched.only_b.empty();
   const bool compared = tally_.records > missing_counted_.size();
@@ -495,9 +525,14 @@ DiffReport ReportBuilder::Conclude() {
       !other.empty()) {
     ConcludeIncomparable(other);
   } else if (!compared) {
-    ConcludeIncomparable(unmatched ? "no activation in common: nothing that the runs recorded has "
-                                     "the same name, kind and position in both"
-                                   : "no record in common in the requested ranks, steps and kinds");
+    ConcludeIncomparable(
+        unmatched
+            ? "no activation in common: nothing that the runs recorded has the same name, kind "
+              "and position in both; say which names belong together with --map (statctl map "
+              "propose " +
+                  a_.run() + " " + b_.run() + " finds a map)"
+            : "no record in common in the requested ranks, steps and kinds; statctl show " +
+                  a_.run() + " and statctl show " + b_.run() + " list what was recorded");
   } else if (report_.first) {
     report_.verdict = Verdict::kDiverged;
   } else if (report_.compared.identical == report_.compared.records && !unmatched &&
@@ -525,7 +560,7 @@ void ReportBuilder::ConcludeIncomparable(std::string message) {
 void CompareConfiguration(const RunView& a, const RunView& b, DiffReport& report) {
   const RecordedConfigs configs = ReadConfigs(a, b);
   report.inputs.config = CompareConfig(configs.a, configs.b);
-  report.notes.insert(report.notes.end(), configs.notes.begin(), configs.notes.end());
+  CheckSettings(configs, report);
 }
 
 void AddPlan(const DiffPlan& plan, bool merged, DiffReport& report) {
@@ -536,6 +571,7 @@ void AddPlan(const DiffPlan& plan, bool merged, DiffReport& report) {
   std::sort(report.ranks_b.begin(), report.ranks_b.end());
   report.ranks_b.erase(std::unique(report.ranks_b.begin(), report.ranks_b.end()),
                        report.ranks_b.end());
+  report.comparable.insert(report.comparable.begin(), plan.checks.begin(), plan.checks.end());
   report.notes.insert(report.notes.begin(), plan.notes.begin(), plan.notes.end());
   if (!plan.steps.empty())
     report.steps =
@@ -610,8 +646,8 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
   report.run_b = b.run();
   report.source_a = SourceOf(a);
   report.source_b = SourceOf(b);
-  CompareConfiguration(a, b, report);
   AddPlan(plan, request.merge_ranks, report);
+  CompareConfiguration(a, b, report);
   NoteEnd(request, report);
   return report;
 }

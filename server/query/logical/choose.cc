@@ -64,10 +64,9 @@ std::string TensorText(const TensorName& tensor) {
 void NoteCut(const RunView& a, const RunView& b, bool fold, const std::set<TensorName>& hidden,
              LogicalPair* pair) {
   const RunCut &of_a = pair->a->cut(), &of_b = pair->b->cut();
-  pair->notes.push_back("compared as one model each: the tensors of " +
-                        Counted(of_a.ranks, "rank") + " of " + a.run() + " and of " +
-                        Counted(of_b.ranks, "rank") + " of " + b.run() +
-                        " were combined (--by-rank compares rank by rank)");
+  pair->ranks = "compared as one model each: the tensors of " + Counted(of_a.ranks, "rank") +
+                " of " + a.run() + " and of " + Counted(of_b.ranks, "rank") + " of " + b.run() +
+                " were combined (--by-rank compares rank by rank)";
   if (fold) {
     const auto parts = [](const RunCut& cut) {
       return Counted(std::size_t{cut.pieces} * cut.micro_batches, "part");
@@ -154,7 +153,7 @@ bool CutAlike(const Layouts& in_a, const Layouts& in_b, const RunCut& a, const R
 
 LogicalPair MakePair(const RunView& a, const RunView& b, std::unique_ptr<LogicalRun> of_a,
                      std::unique_ptr<LogicalRun> of_b) {
-  LogicalPair pair{.a = std::move(of_a), .b = std::move(of_b), .notes = {}};
+  LogicalPair pair{.a = std::move(of_a), .b = std::move(of_b), .ranks = {}, .notes = {}};
   const RunCut &cut_a = pair.a->cut(), &cut_b = pair.b->cut();
   std::set<TensorName> hidden = cut_a.unknown;
   hidden.insert(cut_b.unknown.begin(), cut_b.unknown.end());
@@ -250,6 +249,9 @@ Status DescribeRanks(const LogicalPair& pair, const RunView& a, const RunView& b
     for (std::string& note : run->Notes()) report->notes.push_back(std::move(note));
   }
   report->notes.insert(report->notes.begin(), pair.notes.begin(), pair.notes.end());
+  for (PremiseCheck& check : report->comparable) {
+    if (check.premise == Premise::kRanks) check.detail = pair.ranks;
+  }
   return Status::Ok();
 }
 

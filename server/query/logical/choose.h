@@ -17,6 +17,7 @@ namespace statcollect::query {
 
 struct LogicalPair {
   std::unique_ptr<LogicalRun> a, b;
+  std::string ranks;               // how the ranks' tensors were put together
   std::vector<std::string> notes;  // what is compared and what is not, one sentence each
 };
 

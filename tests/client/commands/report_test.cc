@@ -40,6 +40,27 @@ TEST(Report, ClaimsEqualBitsOnlyWhereHashesTell) {
   }
 }
 
+TEST(Report, BeginsWithWhatMakesTheComparisonValid) {
+  v1::DiffReport report = Report(v1::VERDICT_IDENTICAL);
+  const auto add = [&](const char* check, bool ok, const char* detail) {
+    v1::PremiseCheck& added = *report.add_comparable();
+    added.set_check(check);
+    added.set_ok(ok);
+    added.set_detail(detail);
+  };
+  add("steps", true, "0..9 in both (10)");
+  add("dtypes", true, "the same");
+  add("recording", true, "the same");
+  EXPECT_THAT(RenderDiff(report).ToText({}),
+              HasSubstr("bit.\n\n  comparable in: steps 0..9 in both (10); dtypes, recording the "
+                        "same\n"));
+  add("settings", false, "1 that may change numbers differs: lr");
+  EXPECT_THAT(
+      RenderDiff(report).ToText({}),
+      HasSubstr("recording the same\n  ! settings: 1 that may change numbers differs: lr\n"));
+  EXPECT_THAT(RenderVerdict(report).ToText({}), Not(HasSubstr("comparable")));
+}
+
 TEST(Report, SaysFromWhatRoundingIsKnown) {
   v1::DiffReport report = Report(v1::VERDICT_WITHIN_TOLERANCE);
   report.set_explained("rounding");

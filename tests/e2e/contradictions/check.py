@@ -57,7 +57,7 @@ class Answer:
         yield from self.text.splitlines()
         report = self.report
         yield from (str(value) for value in (report.get("text") or {}).values())
-        yield from (*report["notes"], report["message"] or "")
+        yield from (*report["notes"], report["message"] or "", *(each["detail"] for each in report["comparable"]))
         if self.root is not None:
             yield from self.root["because"]
             yield from ([] if self.root["cause"] is None else [self.root["cause"]["text"]])

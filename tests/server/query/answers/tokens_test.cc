@@ -77,7 +77,7 @@ class TokensTest : public ::testing::Test {
     return found.has_first() ? found.taps(static_cast<int>(found.first())).tap() : "";
   }
   static std::string Detail(const v1::GetTokensResponse& found, const std::string& check) {
-    for (const v1::TokenCheck& one : found.comparable()) {
+    for (const v1::PremiseCheck& one : found.comparable()) {
       if (one.check() == check) return (one.ok() ? "ok: " : "! ") + one.detail();
     }
     return "";

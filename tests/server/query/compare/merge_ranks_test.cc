@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "server/query/query.h"
+#include "tests/server/query/premises.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"
 
@@ -104,6 +105,7 @@ TEST_F(MergeRanksTest, EveryRankOfBothRunsIsComparedWithAReplica) {
             4u * (1 + 3 * 3));  // pairs; initial weights, and three kinds in three steps
   EXPECT_EQ(r.inputs.weights, "identical");
   EXPECT_EQ(r.inputs.batches, "unknown");
+  EXPECT_THAT(testing::Holding(r), Contains("ranks: 4 pairs of replicas"));
   EXPECT_THAT(r.notes, Contains(HasSubstr("0, 1 of a and 0-3 of b are replicas")));
   EXPECT_THAT(
       r.notes,
@@ -129,7 +131,7 @@ TEST_F(MergeRanksTest, ARankWithoutWeightsInTheFirstStepIsJudgedByALaterOne) {
   EXPECT_EQ(r.verdict, Verdict::kWithinTolerance)
       << r.message;  // a step of one rank was not compared
   EXPECT_EQ(r.compared.identical, r.compared.records);
-  EXPECT_THAT(r.notes, Contains(HasSubstr("rank 3 of b has no statistics in 1 step")));
+  EXPECT_THAT(testing::Broken(r), Contains(HasSubstr("rank 3 of b has no statistics in 1 step")));
   EXPECT_THAT(r.notes, Not(Contains(HasSubstr("not confirmed"))));
 }
 

@@ -10,6 +10,7 @@
 
 #include "server/query/query.h"
 #include "server/query/settings/full_steps.h"
+#include "tests/server/query/premises.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"
 
@@ -101,10 +102,9 @@ TEST_F(BudgetTest, RunsThatChoseDifferentStepsAreIdenticalInThoseTheyShare) {
   EXPECT_EQ(report.verdict, Verdict::kIdentical);
   EXPECT_THAT(report.unmatched.only_a, IsEmpty());
   EXPECT_THAT(report.unmatched.only_b, IsEmpty());
-  EXPECT_THAT(report.notes,
-              Contains(HasSubstr("compared in full: 8 of 40 steps (0..4 and multiples of 10 in "
-                                 "10..30)")));
-  EXPECT_THAT(report.notes, Not(Contains(HasSubstr("was recorded with"))));
+  EXPECT_THAT(testing::Broken(report),
+              ElementsAre(HasSubstr("compared in full: 8 of 40 steps (0..4 and multiples of 10 in "
+                                    "10..30)")));
   ASSERT_EQ(report.inputs.config.size(), 1u) << "what was measured is not a setting";
   EXPECT_EQ(report.inputs.config[0].key, "recording.overhead");
 }
@@ -114,7 +114,7 @@ TEST_F(BudgetTest, StepsWithoutAnyTensorAreNotUnpairedIfTheBudgetLeftThemOut) {
   Write("b", "0-3/1, 4-/10", "2%", kSteps, false, /*batches=*/false);
   const DiffReport report = Ask("b");
   EXPECT_EQ(report.verdict, Verdict::kIdentical);
-  EXPECT_THAT(report.notes, Not(Contains(HasSubstr("has no statistics"))));
+  EXPECT_THAT(testing::Broken(report), Not(Contains(HasSubstr("has no statistics"))));
 }
 
 TEST_F(BudgetTest, WhatIsMissingInAStepInFullStillCounts) {

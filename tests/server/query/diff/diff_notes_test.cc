@@ -7,16 +7,19 @@
 
 #include "server/query/query.h"
 #include "server/store/forwarding_store.h"
+#include "tests/server/query/premises.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"
 
 namespace statcollect::query {
 namespace {
 
+using testing::Broken;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using testing::FakeStore;
 using ::testing::HasSubstr;
+using testing::Holding;
 using ::testing::IsEmpty;
 using testing::Key;
 using testing::RunWriter;
@@ -103,10 +106,11 @@ TEST_F(DiffNotesTest, RunsWithoutACommonStepOrRankAreIncomparable) {
   for (RunWriter* run : {&a, &b, &c, &d}) run->Commit();
   const DiffReport r = Ask();
   EXPECT_EQ(r.verdict, Verdict::kIncomparable);
-  EXPECT_THAT(r.message, HasSubstr("no step in common: a has 0..2, b has 5..7"));
+  EXPECT_THAT(r.message, HasSubstr("no step in common: a has 0..2, b has 5..7; record the same"));
+  EXPECT_THAT(Broken(r), Contains("steps: none in both"));
   auto ranks = QueryEngine(store_).Diff({.run_a = "a", .run_b = "c"});
   EXPECT_EQ(ranks->verdict, Verdict::kIncomparable);
-  EXPECT_THAT(ranks->message, HasSubstr("no rank in common"));
+  EXPECT_THAT(ranks->message, HasSubstr("no rank in common: a has 0, b has 3; --merge-ranks"));
   auto empty = QueryEngine(store_).Diff({.run_a = "a", .run_b = "d"});
   EXPECT_EQ(empty->verdict, Verdict::kIncomparable);
 }
@@ -120,7 +124,8 @@ TEST_F(DiffNotesTest, StepsThatOnlyOneRunHasAreNotedNotBlamed) {
   const DiffReport r = Ask();
   EXPECT_EQ(r.verdict, Verdict::kIdentical);
   EXPECT_EQ(r.steps->last, 49u);
-  EXPECT_THAT(r.notes, ElementsAre(AllOf(HasSubstr("b has 0..49"), HasSubstr("compared the 50"))));
+  EXPECT_THAT(Broken(r), ElementsAre("steps: 0..49 in both (50); a has 0..99, b has 0..49"));
+  EXPECT_THAT(r.notes, IsEmpty());
 }
 
 TEST_F(DiffNotesTest, DifferentWorldSizesCompareTheRanksThatBothHave) {
@@ -131,10 +136,47 @@ TEST_F(DiffNotesTest, DifferentWorldSizesCompareTheRanksThatBothHave) {
   b.Commit();
   DiffReport r = Ask();
   EXPECT_THAT(r.ranks, ElementsAre(0, 1));
-  EXPECT_THAT(r.notes, ElementsAre(HasSubstr("different ranks")));
+  EXPECT_THAT(Broken(r), ElementsAre("ranks: 0-1 in both (2); a has 0-3, b has 0-1 (--merge-ranks "
+                                     "compares replicas whatever their number)"));
   r = Ask({.ranks = {1, 3}});
   EXPECT_THAT(r.ranks, ElementsAre(1));
-  EXPECT_THAT(r.notes, Contains(HasSubstr("rank 3 was requested")));
+  EXPECT_THAT(Broken(r), ElementsAre(HasSubstr("; not both have 3, which was asked for; ")));
+}
+
+TEST_F(DiffNotesTest, WhatMakesAComparisonValidIsListedWithCounts) {
+  for (const char* name : {"a", "b", "c"}) {
+    const bool other = name == std::string("c");
+    RunWriter run(store_, name);
+    run.Config(0, {{"optimizer.group0.eps", other ? "1e-6" : "1e-8"},
+                   {"env.HOSTNAME", name},
+                   {"recording.kinds", other ? "output" : "output, weight"}});
+    run.Observe(0, 0, Key("x.weight", Kind::kWeight, "", 0, 0, Mode::kInit), Wave(other ? 2 : 1))
+        .Observe(0, 0, Key("y.weight", Kind::kWeight, "", 0, 0, Mode::kInit), Wave(1))
+        .Observe(0, 0, Key("ids", Kind::kBatch), Wave(1));
+    Fill(run, 0, 4);
+    Tensor half = Wave(1);
+    half.dtype = other ? DType::kBf16 : DType::kF32;
+    run.Observe(0, 1, Key("z"), half);
+    if (other) run.Observe(0, 4, Key("extra"), Wave(1));
+    run.Commit();
+  }
+  const DiffReport same = Ask();
+  EXPECT_THAT(Holding(same),
+              ElementsAre("steps: 0..4 in both (5)", "ranks: 0 in both (1)", "tensors: 6 in both",
+                          "weights: equal in step 0 (2)", "batches: equal in step 0 (1)",
+                          "dtypes: the same", "recording: the same", "settings: the same"));
+  EXPECT_THAT(Broken(same), IsEmpty());
+  const auto other = QueryEngine(store_).Diff({.run_a = "a", .run_b = "c"});
+  ASSERT_TRUE(other.ok());
+  EXPECT_THAT(Broken(*other),
+              ElementsAre("tensors: 6 in both, 1 only in c (output extra call 0)",
+                          "weights: 1 of 2 differ in step 0",
+                          "dtypes: others at 1 of 6 tensors (f32 and bf16)",
+                          "recording: 1 setting of it differs: recording.kinds",
+                          "settings: 1 that may change numbers differs: optimizer.group0.eps"));
+  const auto later = QueryEngine(store_).Diff({.run_a = "a", .run_b = "b", .steps = "2-"});
+  EXPECT_THAT(Broken(*later),
+              Contains("weights: none compared in step 2, so they may differ there"));
 }
 
 TEST_F(DiffNotesTest, AResumedRunIsComparedByTheNewestAttemptThatHasTheStep) {
