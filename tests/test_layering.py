@@ -95,7 +95,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     # Queries that fill their messages themselves (docs/decisions/0059-answers-as-messages.md).
     "server/query/answers": (
         QUERY
-        | {"proto"}
+        | {"proto", "proto/text"}
         | {f"server/query/{room}" for room in ("captures", "compare", "diff", "logical", "noise", "pairs", "settings")},
         {"protobuf"},
     ),

@@ -1,4 +1,3 @@
-#include <cmath>
 #include <string>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "common/names.h"
 #include "proto/json.h"
 #include "proto/text/comparable_text.h"
+#include "proto/text/tokens_text.h"
 
 namespace statcollect::client {
 namespace {
@@ -45,38 +45,6 @@ Result<v1::GetTokensRequest> TokensRequestOf(const DiffOptions& options) {
   return request;
 }
 
-std::string Apart(double distance) {
-  return std::isfinite(distance) ? FormatShort(distance) : "not finite in one run only";
-}
-
-// "position 17 (step 3 in trainer, 5 in engine)".
-std::string Where(const v1::TokenPlace& place, const v1::GetTokensResponse& found) {
-  std::string text = fmt::format("position {}", place.position());
-  if (place.step_a() == place.step_b()) return text + fmt::format(" of step {}", place.step_a());
-  return text + fmt::format(" (step {} of {}, {} of {})", place.step_a(), Printable(found.run_a()),
-                            place.step_b(), Printable(found.run_b()));
-}
-
-std::string Verdict(const v1::GetTokensResponse& found) {
-  const std::string tokens = FormatCount(found.tokens()) + " tokens of " +
-                             Printable(found.run_a()) + " and " + Printable(found.run_b());
-  if (found.verdict() == v1::VERDICT_INCOMPARABLE)
-    return fmt::format("{} and {}: {}.", Printable(found.run_a()), Printable(found.run_b()),
-                       Printable(found.message(), 1000));
-  if (found.verdict() == v1::VERDICT_IDENTICAL)
-    return fmt::format("{} have the same bits at all of {} taps.", tokens, found.taps_size());
-  if (!found.has_first()) {
-    return fmt::format("{} differ by no more than rounding at all of {} taps.", tokens,
-                       found.taps_size());
-  }
-  const v1::TokenTap& tap = found.taps(static_cast<int>(found.first()));
-  return fmt::format("{} part at {}: {} of {} rows {}, first at {}; largest distance {}{}.", tokens,
-                     Printable(tap.tap()), FormatCount(tap.diverged()), FormatCount(tap.rows()),
-                     found.exact() ? "have other bits" : "are beyond rounding",
-                     Where(tap.first(), found), Apart(tap.distance()),
-                     found.exact() ? "" : ", rounding explains " + FormatShort(tap.limit()));
-}
-
 Table TapTable(const v1::GetTokensResponse& found, std::uint32_t top) {
   Table table({{"tap", Align::kLeft, true},
                {"in " + Printable(found.run_b()), Align::kLeft, true, Use::kIfItVaries},
@@ -95,7 +63,7 @@ Table TapTable(const v1::GetTokensResponse& found, std::uint32_t top) {
     if (!near && tap.columns() != 1) continue;
     if (near) --left;
     table.AddRow({Printable(tap.tap()), Printable(tap.tap_b()), FormatCount(tap.rows()),
-                  FormatCount(tap.equal()), FormatCount(tap.diverged()), Apart(tap.distance()),
+                  FormatCount(tap.equal()), FormatCount(tap.diverged()), ApartText(tap.distance()),
                   found.exact() ? "" : FormatShort(tap.limit()),
                   tap.has_furthest() ? fmt::format("{} and {}", FormatShort(tap.furthest().a()),
                                                    FormatShort(tap.furthest().b()))
@@ -108,12 +76,8 @@ Page RenderTokens(const v1::GetTokensResponse& found, std::uint32_t top, bool qu
   Page page;
   const bool bad = found.verdict() == v1::VERDICT_DIVERGED;
   const bool refused = found.verdict() == v1::VERDICT_INCOMPARABLE;
-  page.AddSentence(Verdict(found),
-                   refused                                    ? "INCOMPARABLE"
-                   : bad                                      ? "DIVERGED"
-                   : found.verdict() == v1::VERDICT_IDENTICAL ? "IDENTICAL"
-                                                              : "WITHIN TOLERANCE",
-                   bad || refused ? Tone::kBad : Tone::kGood);
+  const v1::DiffText text = TokensText(found);
+  page.AddSentence(text.sentence(), text.verdict(), bad || refused ? Tone::kBad : Tone::kGood);
   if (quiet) return page;
   std::vector<std::string> items = ComparableLines(found.comparable());
   if (!found.noise().empty()) {

@@ -6,13 +6,19 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <string_view>
 #include <utility>
 
+#include "common/names.h"
+#include "common/parse.h"
 #include "common/step_set.h"
 #include "common/text.h"
+#include "proto/text/tokens_text.h"
 #include "server/query/answers/message_parts.h"
+#include "server/query/answers/token_sequences.h"
 #include "server/query/answers/token_table.h"
 #include "server/query/answers/weights.h"
+#include "server/query/compare/heat_cell.h"
 #include "server/query/compare/name_map.h"
 #include "server/query/compare/roundoff.h"
 #include "server/query/pairs/twins.h"
@@ -35,10 +41,6 @@ double FloorOf(DType a, DType b, std::uint32_t columns) {
   if (unit > UnitRoundoff(DType::kF32)) return kRoundoffs * unit;  // its sums are kept in float32
   return std::max(kFloat32Least, kRoundoffs * unit * std::sqrt(static_cast<double>(columns)));
 }
-
-struct TapPair {
-  const TokenTap *a = nullptr, *b = nullptr;
-};
 
 // B's tap of the same name, or of the map's.
 const TokenTap* FindInB(const NameMap& names, const TokenTap& tap, const TokenTable& b) {
@@ -84,12 +86,12 @@ class TokenComparer {
       out_.add_notes(note);
     if (out_.verdict() == v1::VERDICT_INCOMPARABLE) return Status::Ok();
     if (!request_.exact) STATCOLLECT_RETURN_IF_ERROR(Measure());
-    for (const TapPair& pair : pairs_) {
+    for (ComparedTap& pair : pairs_) {
       if (context_.stop.stop_requested()) return {Code::kCancelled, "tokens: cancelled"};
       Compare(pair);
     }
     Judge();
-    return Status::Ok();
+    return request_.cells ? AddSequences(pairs_, request_.sequence, out_) : Status::Ok();
   }
 
  private:
@@ -100,7 +102,7 @@ class TokenComparer {
       if (other == nullptr || !taken.insert(other).second) {
         only_a_.push_back(tap.name);
       } else {
-        pairs_.push_back({&tap, other});
+        pairs_.push_back({.a = &tap, .b = other, .cells = {}});
       }
     }
     for (const TokenTap& tap : b_.taps()) {
@@ -190,7 +192,7 @@ class TokenComparer {
   void CheckDTypes() {
     std::uint64_t other = 0;
     std::string example;
-    for (const TapPair& pair : pairs_) {
+    for (const ComparedTap& pair : pairs_) {
       if (pair.a->dtype == pair.b->dtype) continue;
       if (++other == 1)
         example = std::string(Name(pair.a->dtype)) + " and " + std::string(Name(pair.b->dtype)) +
@@ -257,14 +259,14 @@ class TokenComparer {
     return Status::Ok();
   }
   // Nothing: no repeat has the tap.
-  std::optional<double> MeasuredAt(const TapPair& pair) const {
+  std::optional<double> MeasuredAt(const ComparedTap& pair) const {
     const auto of_a = measured_a_.find(pair.a), of_b = measured_b_.find(pair.b);
     const bool in_a = of_a != measured_a_.end(), in_b = of_b != measured_b_.end();
     if (!in_a && !in_b) return std::nullopt;
     return std::max(in_a ? of_a->second : 0, in_b ? of_b->second : 0);
   }
 
-  double LimitOf(const TapPair& pair, v1::TokenTap& row) const {
+  double LimitOf(const ComparedTap& pair, v1::TokenTap& row) const {
     if (request_.exact) return 0;
     const double floor = FloorOf(pair.a->dtype, pair.b->dtype, pair.a->columns);
     const auto measured = MeasuredAt(pair);
@@ -273,7 +275,7 @@ class TokenComparer {
     return std::max(kMeasuredTimes * *measured, floor / kRoundoffs);
   }
 
-  void Compare(const TapPair& pair) {
+  void Compare(ComparedTap& pair) {
     v1::TokenTap& row = *out_.add_taps();
     row.set_tap(pair.a->name);
     if (pair.b->name != pair.a->name) row.set_tap_b(pair.b->name);
@@ -292,6 +294,7 @@ class TokenComparer {
                          token.a->stats.hash == token.b->stats.hash;
       if (equal) {
         row.set_equal(row.equal() + 1);
+        AddCell(token, kHeatIdentical, pair);
         continue;
       }
       const double apart = same_width
@@ -299,7 +302,9 @@ class TokenComparer {
                                : std::numeric_limits<double>::infinity();
       if (furthest == nullptr || apart > largest) furthest = &token;
       largest = std::max(largest, apart);
-      if (!request_.exact && apart <= limit) continue;
+      const bool diverged = request_.exact || apart > limit;
+      AddCell(token, HeatLevel(apart, limit, diverged), pair);
+      if (!diverged) continue;
       row.set_diverged(row.diverged() + 1);
       if (first == nullptr || token.a->position < first->a->position) first = &token;
     }
@@ -308,6 +313,14 @@ class TokenComparer {
     if (first != nullptr) SetToken(*first, *row.mutable_first());
     if (furthest != nullptr) SetToken(*furthest, *row.mutable_furthest());
     if (std::isfinite(largest)) largest_before_ = std::max(largest_before_, largest);
+  }
+
+  void AddCell(const TokenPair& token, std::uint8_t level, ComparedTap& tap) const {
+    if (!request_.cells) return;
+    tap.cells.push_back({.key = token.a->key,
+                         .level = level,
+                         .a = token.a->stats.sketch[0],
+                         .b = token.b->stats.sketch[0]});
   }
 
   static void SetToken(const TokenPair& pair, v1::TokenPlace& to) {
@@ -340,7 +353,7 @@ class TokenComparer {
   const NameMap& names_;
   const TokenTable a_, b_;
   v1::GetTokensResponse& out_;
-  std::vector<TapPair> pairs_;
+  std::vector<ComparedTap> pairs_;
   std::vector<std::string> only_a_, only_b_;
   std::map<const TokenTap*, double> measured_a_, measured_b_;
   double largest_before_ = 0;  // distance at the taps so far
@@ -354,12 +367,23 @@ Result<TokensRequest> FromWire(const v1::GetTokensRequest& request) {
   for (const std::string& run : request.noise()) STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(run));
   STATCOLLECT_RETURN_IF_ERROR(NameMap::Parse(request.map()).status());
   STATCOLLECT_RETURN_IF_ERROR(StepSet::Parse(request.steps()).status());
+  std::optional<std::uint64_t> sequence;
+  if (!request.sequence().empty()) {
+    const std::string_view text = request.sequence();
+    sequence = ParseNumber<std::uint64_t>(text.substr(text.starts_with("0x") ? 2 : 0), 16);
+    if (!sequence)
+      return Status(Code::kInvalidArgument,
+                    "tokens: sequence is '" + Printable(request.sequence()) +
+                        "'; expected the key of a token, as the answer writes it");
+  }
   return TokensRequest{.run_a = request.run_a(),
                        .run_b = request.run_b(),
                        .map = request.map(),
                        .steps = request.steps(),
                        .exact = request.exact(),
-                       .noise = {request.noise().begin(), request.noise().end()}};
+                       .noise = {request.noise().begin(), request.noise().end()},
+                       .cells = request.cells(),
+                       .sequence = sequence};
 }
 
 Status GetTokens(const Context& context, const TokensRequest& request, v1::GetTokensResponse& out) {
@@ -371,7 +395,10 @@ Status GetTokens(const Context& context, const TokensRequest& request, v1::GetTo
   out.set_run_a(request.run_a);
   out.set_run_b(request.run_b);
   out.set_exact(request.exact);
-  return TokenComparer(context, request, names, std::move(a), std::move(b), out).Run();
+  STATCOLLECT_RETURN_IF_ERROR(
+      TokenComparer(context, request, names, std::move(a), std::move(b), out).Run());
+  *out.mutable_text() = TokensText(out);
+  return Status::Ok();
 }
 
 }  // namespace statcollect::query

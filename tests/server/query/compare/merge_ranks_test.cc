@@ -141,7 +141,7 @@ TEST_F(MergeRanksTest, WithoutMergingOtherDataIsADivergence) {
   auto r = QueryEngine(store_).Diff({.run_a = "a", .run_b = "b"});
   ASSERT_TRUE(r.ok());
   EXPECT_EQ(r->first->stage, Stage::kBatch);
-  EXPECT_THAT(r->notes, Contains(HasSubstr("--merge-ranks")));
+  EXPECT_THAT(testing::Broken(*r), Contains(HasSubstr("--merge-ranks")));
   EXPECT_THAT(r->ranks_b, IsEmpty());
 }
 

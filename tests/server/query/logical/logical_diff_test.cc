@@ -333,7 +333,7 @@ TEST_F(LogicalDiff, RunsWithoutPlacementsAreComparedByRankAsBefore) {
   Write("b", OneRank);
   const DiffReport r = Ask();
   EXPECT_FALSE(AsOneModel(r));
-  EXPECT_THAT(testing::Broken(r), Contains(HasSubstr("ranks: 0 in both (1); a has 0-1, b has 0")));
+  EXPECT_THAT(testing::Broken(r), Contains(HasSubstr("ranks: 0 in both (1); a has 0, 1, b has 0")));
 }
 
 // --- what is not whole: said in one sentence, and the rest is compared
