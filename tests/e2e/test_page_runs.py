@@ -50,7 +50,7 @@ def test_three_places_and_the_tabs_of_a_run_and_of_a_comparison(recorded: Collec
     assert links(page, "Views") == {"Runs": False, "Compare": True, "Collector": False}
     page.locator(".tabs").get_by_role("link", name="Configuration").click()
     page.wait_for_selector("[aria-label='Settings'] tbody tr")
-    assert links(page, "Of this comparison") == {"Verdict": False, "Configuration": True}
+    assert links(page, "Of this comparison") == {"Verdict": False, "Tokens": False, "Configuration": True}
 
 
 # Addresses of earlier releases, and what they show.

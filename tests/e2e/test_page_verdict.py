@@ -40,6 +40,20 @@ def test_the_card_names_step_and_tensor_then_the_setting_then_why(recorded: Coll
         assert tops == sorted(tops), "what matters most comes first"
 
 
+def test_the_card_says_whether_the_runs_are_comparable(recorded: Collector, open_page: Open) -> None:
+    for a, b in (("base", "ort"), ("base", "base2")):
+        page = open_page(recorded, f"/?view=compare&a={a}&b={b}")
+        page.wait_for_selector(".premises")
+        checks = recorded.diff(a, b)["comparable"]
+        broken = [f"{each['check']} {each['detail']}" for each in checks if not each["ok"]]
+        assert page.locator(".premises > ul li").all_inner_texts() == broken
+        assert bool(broken) == (b == "ort"), "its eps is another one"
+        held = [each for each in checks if each["ok"]]
+        assert page.inner_text(".premises summary") == "Comparable in " + ", ".join(each["check"] for each in held)
+        page.locator(".premises summary").click()
+        assert page.locator(".premises details li").all_inner_texts() == [f"{each['check']} {each['detail']}" for each in held]
+
+
 def test_the_losses_and_their_difference_have_the_runs_names_and_a_line_at_the_origin(
     recorded: Collector, open_page: Open
 ) -> None:

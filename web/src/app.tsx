@@ -13,6 +13,7 @@ import { RanksView } from './views/ranks';
 import { RunView } from './views/run';
 import { RunsView } from './views/runs';
 import { TensorView } from './views/tensor';
+import { TokensView } from './views/tokens';
 
 function viewOf(route: Route) {
   switch (route.view) {
@@ -28,6 +29,8 @@ function viewOf(route: Route) {
       return <RanksView route={route} />;
     case 'memory':
       return <MemoryView route={route} />;
+    case 'tokens':
+      return <TokensView route={route} />;
     case 'collector':
       return <CollectorView />;
     default:
@@ -50,6 +53,7 @@ const PLACES: readonly (readonly [View, string])[] = [
 /** The place that a view belongs to: what is about one run is below the runs. */
 function placeOf(route: Route): View {
   if (route.view === 'collector' || route.view === 'compare') return route.view;
+  if (route.view === 'tokens') return 'compare';
   return route.b !== '' && (route.view === 'tensor' || route.view === 'config') ? 'compare' : 'runs';
 }
 

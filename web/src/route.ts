@@ -1,7 +1,7 @@
 // Every view is a URL: /?view=compare&a=base&b=ort&rank=0.
 import { useEffect, useState } from 'preact/hooks';
 
-export const VIEWS = ['runs', 'run', 'compare', 'tensor', 'config', 'ranks', 'memory', 'collector'] as const;
+export const VIEWS = ['runs', 'run', 'compare', 'tensor', 'config', 'ranks', 'memory', 'tokens', 'collector'] as const;
 export type View = (typeof VIEWS)[number];
 
 export interface Route {
@@ -19,6 +19,7 @@ export interface Route {
   step: string;
   place: string; // of the tensor: "RANK/MICRO_BATCH/CALL"
   place_b: string; // in run B, if different
+  sequence: string; // of tokens: the key of one of them
   origin: string; // the step at which the runs begin to differ
   stat: string;
   scale: string; // of the map of a run: "absolute", or relative to each tensor's median
@@ -43,7 +44,7 @@ export interface Route {
 }
 
 const EMPTY: Route = {
-  view: 'runs', a: '', b: '', rank: '', stage: '', only: '', kind: '', tensor: '', tensor_b: '', path: '', mode: '', step: '', place: '', place_b: '', origin: '', stat: '', scale: '', sort: '', filter: '', window: '', open: '',
+  view: 'runs', a: '', b: '', rank: '', stage: '', only: '', kind: '', tensor: '', tensor_b: '', path: '', mode: '', step: '', place: '', place_b: '', sequence: '', origin: '', stat: '', scale: '', sort: '', filter: '', window: '', open: '',
   tolerance: '', ranks: '', steps: '', kinds: '', noise: '', map: '', exact: '', no_alignment: '', first_only: '', no_noise: '', merge_ranks: '', logical: '', by_rank: '',
 }; // prettier-ignore
 

@@ -267,7 +267,7 @@ class DiffReport(TableMixin):
     inputs: DiffInputs | None
     ranks: list[int]  # compared ranks of A
     steps: StepRange | None  # compared; absent if none
-    message: str  # why the runs are incomparable, or a remark
+    message: str  # why the runs are incomparable, and what to do; or a remark
     first_bitwise: Divergence | None  # first record that is not bit-identical, if any
     origins: Rows[Divergence]  # the root, or without one the first; then those that are independent of it
     spread: Spread | None
@@ -286,6 +286,8 @@ class DiffReport(TableMixin):
     text: DiffText | None
     source_a: str  # "agent": an agent recorded it; "import": from another tool's dump; "golden": loaded from a file
     source_b: str
+    # whether the comparison is valid: "steps", "ranks", "tensors", "weights", "batches", "dtypes",
+    comparable: Rows[PremiseCheck]
 
     def table(self) -> Rows[Divergence]:
         return self.diverged
@@ -495,6 +497,15 @@ class ObservationSide:
     hash_kind: str  # empty: statagent's own; otherwise "content2" (definition 2), "crc32", "xor64", "md5", "sha1"
     untrusted: list[str]  # statistics that are shown but never compared: "std"
     place: str  # the part of a larger tensor that it is: "[0:4, 0:10] of (8, 10)"; empty: the whole, or not known
+
+
+@dataclass(frozen=True)
+class PremiseCheck:
+    """Whether something holds that makes a comparison valid."""
+
+    check: str
+    ok: bool
+    detail: str  # with counts
 
 
 @dataclass(frozen=True)
@@ -762,10 +773,13 @@ class StepRange:
 
 
 @dataclass(frozen=True)
-class TokenCheck:
-    check: str  # "tokens", "taps", "weights", "dtype", "repeated"
-    ok: bool
-    detail: str
+class TokenCells:
+    """The rows of one sequence: taps x tokens."""
+
+    of: TokenSequence | None
+    ids: list[int]  # of its tokens, from the first position on; -1: not known
+    cells: str  # a byte for each tap of the answer and token, tap by tap, as HeatMap.cells; the limit is the tolerance
+    values: Rows[TokenValues]  # of taps with one column, such as log-probabilities
 
 
 @dataclass(frozen=True)
@@ -778,6 +792,16 @@ class TokenPlace:
     rank_b: int
     a: float  # norm of A's row; of one column, its value
     b: float
+
+
+@dataclass(frozen=True)
+class TokenSequence:
+    """Tokens that follow each other, as their keys tell. It begins anew behind a token that was not recorded."""
+
+    key: str  # of its last token
+    first_position: int
+    last_position: int
+    diverged: int  # its rows beyond the limit, at all taps
 
 
 @dataclass(frozen=True)
@@ -801,6 +825,13 @@ class TokenTap:
 
 
 @dataclass(frozen=True)
+class TokenValues:
+    tap: int  # index into the answer's taps
+    a: list[float]  # of each token; NaN: not in both runs
+    b: list[float]
+
+
+@dataclass(frozen=True)
 class TokensReport(TableMixin):
     run_a: str
     run_b: str
@@ -809,7 +840,7 @@ class TokensReport(TableMixin):
     # nothing to compare; `message` says why
     verdict: Verdict | None
     message: str  # why the runs are incomparable, and what to do
-    comparable: Rows[TokenCheck]  # whether the comparison is valid
+    comparable: Rows[PremiseCheck]  # whether the comparison is valid: "tokens", "taps", "weights", "dtype", "repeated"
     tokens: int  # distinct tokens in both
     tokens_only_a: int
     tokens_only_b: int
@@ -817,6 +848,10 @@ class TokensReport(TableMixin):
     first: int | None  # index of the first of them with rows that part; absent: none
     noise: list[str]  # runs that measured rounding
     notes: list[str]
+    text: DiffText | None  # verdict and sentence
+    sequences: Rows[TokenSequence]  # with `cells`: of A, those with most rows beyond the limit first, at most 100
+    sequences_total: int
+    sequence: TokenCells | None  # with `cells`
 
     def table(self) -> Rows[TokenTap]:
         return self.taps

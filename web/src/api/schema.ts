@@ -907,6 +907,8 @@ export interface components {
             aligned: components["schemas"]["AlignedNames"][];
             /** @description hashes on both sides that would prove equal bits; only where the steps before the first difference were not recorded in full by both runs */
             bracket: components["schemas"]["Bracket"] | null;
+            /** @description whether the comparison is valid: "steps", "ranks", "tensors", "weights", "batches", "dtypes", */
+            comparable: components["schemas"]["PremiseCheck"][];
             compared: components["schemas"]["Compared"] | null;
             /** @description in order of execution, first `top` */
             diverged: components["schemas"]["Divergence"][];
@@ -920,7 +922,7 @@ export interface components {
             /** @description only if requested */
             heat_map: components["schemas"]["HeatMap"] | null;
             inputs: components["schemas"]["DiffInputs"] | null;
-            /** @description why the runs are incomparable, or a remark */
+            /** @description why the runs are incomparable, and what to do; or a remark */
             message: string;
             /** @description absent: no noise was used */
             noise: components["schemas"]["NoiseSource"] | null;
@@ -1372,6 +1374,8 @@ export interface components {
             version: string;
         };
         GetTokensRequest: {
+            /** @description also the rows of one sequence, and which sequences there are */
+            cells?: boolean | null;
             /** @description any other bit counts */
             exact?: boolean | null;
             /** @description rules or a built-in map of taps of A to taps of B (docs/maps.md); empty: none */
@@ -1380,12 +1384,14 @@ export interface components {
             noise?: string[];
             run_a: string;
             run_b: string;
+            /** @description of these: the key of a token of it, as the answer writes it; empty: where the runs part */
+            sequence?: string | null;
             /** @description "0-9,20"; empty: all */
             steps?: string | null;
         };
         GetTokensResponse: {
-            /** @description whether the comparison is valid */
-            comparable: components["schemas"]["TokenCheck"][];
+            /** @description whether the comparison is valid: "tokens", "taps", "weights", "dtype", "repeated" */
+            comparable: components["schemas"]["PremiseCheck"][];
             /** @description as asked */
             exact: boolean;
             /** @description index of the first of them with rows that part; absent: none */
@@ -1397,8 +1403,15 @@ export interface components {
             notes: string[];
             run_a: string;
             run_b: string;
+            /** @description with `cells` */
+            sequence: components["schemas"]["TokenCells"] | null;
+            /** @description with `cells`: of A, those with most rows beyond the limit first, at most 100 */
+            sequences: components["schemas"]["TokenSequence"][];
+            sequences_total: number;
             /** @description that both have, in A's order */
             taps: components["schemas"]["TokenTap"][];
+            /** @description verdict and sentence */
+            text: components["schemas"]["DiffText"] | null;
             /** @description distinct tokens in both */
             tokens: number;
             tokens_only_a: number;
@@ -1855,6 +1868,13 @@ export interface components {
             pieces: number;
             /** @description Or ranges of the flattened logical tensor: start and stop of each, in the order of the rank's tensor. */
             ranges: number[];
+        };
+        /** @description Whether something holds that makes a comparison valid. */
+        PremiseCheck: {
+            check: string;
+            /** @description with counts */
+            detail: string;
+            ok: boolean;
         };
         Progress: {
             /** @description units are steps x ranks */
@@ -2313,11 +2333,15 @@ export interface components {
             first: number;
             last: number;
         };
-        TokenCheck: {
-            /** @description "tokens", "taps", "weights", "dtype", "repeated" */
-            check: string;
-            detail: string;
-            ok: boolean;
+        /** @description The rows of one sequence: taps x tokens. */
+        TokenCells: {
+            /** @description a byte for each tap of the answer and token, tap by tap, as HeatMap.cells; the limit is the tolerance */
+            cells: string;
+            /** @description of its tokens, from the first position on; -1: not known */
+            ids: number[];
+            of: components["schemas"]["TokenSequence"] | null;
+            /** @description of taps with one column, such as log-probabilities */
+            values: components["schemas"]["TokenValues"][];
         };
         TokenPlace: {
             /** @description norm of A's row; of one column, its value */
@@ -2359,6 +2383,15 @@ export interface components {
             /** @description a module's path, or "logprob": log-probabilities of the next token, of one column */
             tap: string;
         };
+        /** @description Tokens that follow each other, as their keys tell. It begins anew behind a token that was not recorded. */
+        TokenSequence: {
+            /** @description its rows beyond the limit, at all taps */
+            diverged: number;
+            first_position: number;
+            /** @description of its last token */
+            key: string;
+            last_position: number;
+        };
         /** @description A module's output, or log-probabilities, for the tokens that both runs have. */
         TokenTap: {
             /** @description components of a row; 1: a value, such as a log-probability */
@@ -2387,6 +2420,13 @@ export interface components {
             tap: string;
             /** @description B's name; empty: the same */
             tap_b: string;
+        };
+        TokenValues: {
+            /** @description of each token; NaN: not in both runs */
+            a: (number | ("NaN" | "Infinity" | "-Infinity"))[];
+            b: (number | ("NaN" | "Infinity" | "-Infinity"))[];
+            /** @description index into the answer's taps */
+            tap: number;
         };
         TopRow: {
             activation: string;
@@ -7024,6 +7064,8 @@ export interface operations {
     getGetTokens: {
         parameters: {
             query: {
+                /** @description also the rows of one sequence, and which sequences there are */
+                cells?: boolean;
                 /** @description any other bit counts */
                 exact?: boolean;
                 /** @description rules or a built-in map of taps of A to taps of B (docs/maps.md); empty: none */
@@ -7032,6 +7074,8 @@ export interface operations {
                 noise?: string[];
                 run_a: string;
                 run_b: string;
+                /** @description of these: the key of a token of it, as the answer writes it; empty: where the runs part */
+                sequence?: string;
                 /** @description "0-9,20"; empty: all */
                 steps?: string;
             };

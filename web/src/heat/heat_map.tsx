@@ -5,7 +5,7 @@ import { coloursOf, css, describe, paletteOf, type Rgb, IDENTICAL, MISSING, NO_D
 import type { Fold } from './fold';
 import { isInside, xOf, yOf, type Cell, type Frame, type Point } from './frame';
 import { useGestures, type Brush } from './gestures';
-import { levelAt, stepsText, type Heat } from './model';
+import { axesOf, levelAt, stepsText, type Heat } from './model';
 import type { Window } from './paint';
 import { makePainter, type Painter } from './painter';
 import type { Order, PaintOrder } from './pictures';
@@ -103,6 +103,7 @@ function Overlay({ heat, frame, chosen, at, marks, line, brush }: { heat: Heat; 
     const h = Math.max(height / window.rows, 3);
     return <div class={`mark ${kind}`} style={{ left: `${xOf(frame, cell.column)}px`, top: `${yOf(frame, cell.row)}px`, width: `${w}px`, height: `${h}px` }} />;
   };
+  const origin = heat.originRow !== null && heat.originColumn !== null ? { row: heat.originRow, column: heat.originColumn } : null;
   return (
     <>
       {bands(heat, window).slice(1).map((band) => (
@@ -112,7 +113,10 @@ function Overlay({ heat, frame, chosen, at, marks, line, brush }: { heat: Heat; 
       {marks.map((cell) => mark(cell, 'alarm'))}
       {chosen ? mark(chosen, 'chosen') : null}
       {at ? mark(at, 'at') : null}
-      {heat.originRow !== null && heat.originColumn !== null ? mark({ row: heat.originRow, column: heat.originColumn }, 'origin') : null}
+      {origin && heat.originSpan && isInside(frame, { row: origin.row, column: window.column }) ? (
+        <div class="mark span" style={{ left: 0, top: `${yOf(frame, origin.row)}px`, width: `${width}px`, height: `${Math.max(height / window.rows, 3)}px` }} />
+      ) : null}
+      {origin ? mark(origin, 'origin') : null}
       {brush ? (
         <div class="brush" style={{ left: `${Math.min(brush.from.x, brush.to.x)}px`, top: `${Math.min(brush.from.y, brush.to.y)}px`, width: `${Math.abs(brush.to.x - brush.from.x)}px`, height: `${Math.abs(brush.to.y - brush.from.y)}px` }} />
       ) : null}
@@ -157,13 +161,13 @@ export function HeatMapView({ heat, window: settled, onWindow, chosen, onChoose,
           tabIndex={0}
           role="application"
           aria-roledescription="heat map"
-          aria-label={`Heat map of ${heat.rows.length} tensors over ${heat.columns} columns of steps. Arrows move, Enter shows a cell, plus and minus zoom, Home goes to the origin.`}
+          aria-label={`Heat map of ${heat.rows.length} ${axesOf(heat).rows} over ${heat.columns} ${axesOf(heat).columns}. Arrows move, Enter shows a cell, plus and minus zoom, Home goes to the origin.`}
           {...handlers}
         >
           <canvas ref={canvas} />
           <Overlay heat={heat} frame={frame} chosen={chosen} at={at} marks={marks} line={line} brush={brush} />
         </div>
-        <div class="heat-corner">step</div>
+        <div class="heat-corner">{axesOf(heat).column}</div>
         <div class="heat-steps" aria-hidden="true">
           {ticks(window, width).map((column) => (
             <span key={column} style={{ left: `${xOf(frame, column + 0.5)}px` }}>

@@ -5,7 +5,17 @@ import { DIVERGED_MIN, NO_DATA } from './levels';
 import type { Window } from './paint';
 import type { Held } from './tile';
 
+/** What lies along the axes of a map. */
+export interface Axes {
+  column: string; // "step"
+  columns: string; // "columns of steps"
+  rows: string; // "tensors"
+}
+const OF_STEPS: Axes = { column: 'step', columns: 'columns of steps', rows: 'tensors' };
+export const axesOf = (heat: Heat) => heat.axes ?? OF_STEPS;
+
 export interface Heat {
+  axes?: Axes; // absent: tensors over steps
   rows: readonly HeatMapRow[];
   columns: number;
   first: readonly number[];
@@ -13,6 +23,7 @@ export interface Heat {
   cells: Uint8Array; // rows x columns
   originRow: number | null;
   originColumn: number | null;
+  originSpan?: boolean; // its whole row is outlined, too
   centre?: number; // of a map whose cells go up and down from it
   tiles?: Tiles; // of a map that is too large to be held whole; `cells` is empty then, and rows and steps become exact as tiles arrive
 }
@@ -83,7 +94,8 @@ export function stepsText(heat: Heat, column: number): string {
   const first = heat.first[column];
   const last = heat.last[column];
   if (first === undefined || last === undefined) return '';
-  return first === last ? `step ${first}` : `steps ${first} to ${last}`;
+  const { column: one } = axesOf(heat);
+  return first === last ? `${one} ${first}` : `${one}s ${first} to ${last}`;
 }
 
 export function whole(heat: Heat): Window {

@@ -19,7 +19,7 @@ export function rowText(heat: Heat, row: number): string {
   if (at.kind === null && at.tensors > 1) return `${shown(at.activation, 120)}, ${count(at.tensors)} tensors`; // folded
   const path = at.output_path === '' || at.output_path === '0' ? '' : `[${at.output_path}]`;
   const more = at.tensors > 1 ? ` and ${at.tensors - 1} more` : '';
-  return `${shown(at.activation, 120)}${shown(path, 40)} ${words(at.kind)}${at.mode === 'eval' ? ' (eval)' : ''}${more}`;
+  return `${shown(at.activation, 120)}${shown(path, 40)}${at.kind === null ? '' : ` ${words(at.kind)}`}${at.mode === 'eval' ? ' (eval)' : ''}${more}`;
 }
 
 export function bands(heat: Heat, window: Window) {
@@ -95,7 +95,7 @@ export function RowNames({ heat, window, gutter, height, fold, onFold }: Props) 
   return (
     <div class="heat-rows" style={{ height: `${height}px` }}>
       {stages.map((band) =>
-        band.rows * each >= 7 * band.stage.length + 6 ? (
+        band.stage !== '' && band.rows * each >= 7 * band.stage.length + 6 ? (
           <div key={band.row} class="heat-stage" style={{ top: `${y(band.row)}px`, height: `${band.rows * each}px` }}>
             {band.stage}
           </div>

@@ -20,13 +20,13 @@ export function joined(lines: readonly Line[]): AlignedData {
   return [xs, ...columns] as AlignedData;
 }
 
-/** |A - B| / |A| where both have a value; null where they are equal, which no logarithmic axis shows. */
-export function differenceOf(a: Line, b: Line): Line {
+/** |A - B| / |A|, or |A - B|, where both have a value; null where they are equal, which no logarithmic axis shows. */
+export function differenceOf(a: Line, b: Line, relative = true): Line {
   const others = new Map(b.points);
   const points = a.points.flatMap(([x, p]): [number, number | null][] => {
     const q = others.get(x);
     if (p === null || q === undefined || q === null) return [];
-    const part = Math.abs(p - q) / Math.abs(p);
+    const part = Math.abs(p - q) / (relative ? Math.abs(p) : 1);
     return [[x, part > 0 && Number.isFinite(part) ? part : null]];
   });
   return { label: '', run: 'd', points };

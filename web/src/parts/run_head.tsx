@@ -12,6 +12,7 @@ const OF_ONE: readonly (readonly [View, string])[] = [
 ];
 const OF_TWO: readonly (readonly [View, string])[] = [
   ['compare', 'Verdict'],
+  ['tokens', 'Tokens'],
   ['config', 'Configuration'],
 ];
 

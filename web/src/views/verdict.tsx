@@ -2,9 +2,10 @@
 import type { ComponentChildren } from 'preact';
 import { numberOf } from '../api/client';
 import type { Cause, DiffReport, Divergence } from '../api/types';
+import { Comparable } from '../parts/comparable';
 import { count, short, shown, words } from '../text';
 
-const TONES: Record<string, string> = {
+export const TONES: Record<string, string> = {
   IDENTICAL: 'good',
   EQUAL: 'good',
   'SAME UP TO ROUNDING': 'good',
@@ -13,7 +14,7 @@ const TONES: Record<string, string> = {
   INCOMPARABLE: 'warn',
 };
 
-const SIGNS: Record<string, string> = { good: '=', bad: '≠', warn: '?' };
+export const SIGNS: Record<string, string> = { good: '=', bad: '≠', warn: '?' };
 
 /** Where the runs begin to differ: what the verdict is about; null: they do not, or it is not known where. */
 export function originOf(report: DiffReport): Divergence | null {
@@ -104,6 +105,7 @@ export function Verdict({ report, children, zoom }: { report: DiffReport; childr
         </p>
         {children}
       </div>
+      <Comparable checks={report.comparable} />
       {at ? (
         <h2 class="headline">
           Step {at.step} <span aria-hidden="true">·</span> <bdi class="name">{tensorText(at)}</bdi>
@@ -136,8 +138,6 @@ export function Verdict({ report, children, zoom }: { report: DiffReport; childr
       {compared ? (
         <p class="counts">
           {count(compared.records)} records compared: {count(compared.identical)} identical, {count(compared.within_tolerance)} within tolerance, {count(compared.diverged)} {tone === 'good' && compared.diverged > 0 ? 'beyond it' : 'diverged'}
-          {report.steps ? `; steps ${report.steps.first} to ${report.steps.last}` : ''}
-          {report.ranks.length > 0 ? `; ${report.ranks.length} rank${report.ranks.length === 1 ? '' : 's'}` : ''}
         </p>
       ) : null}
     </section>

@@ -75,7 +75,7 @@ class DiffReply:
     root: Place | None  # the first difference that rounding does not explain
     cause: CauseLine | None  # why, as far as the records show
     evidence: list[str]  # why it is the root
-    notes: list[str]
+    notes: list[str]  # first what makes the comparison less than valid
     records_compared: int
     records_different: int
     next: Next

@@ -95,6 +95,11 @@ def alarms_of(events: Sequence[EventRow], last_step: int | None, limit: int) -> 
     return [Alarm(each.step, each.rank, each.kind, each.text) for each in kept[:limit]]
 
 
+def doubts_of(report: DiffReport) -> list[str]:
+    """What makes the comparison less than valid."""
+    return [f"{each.check}: {each.detail}" for each in report.comparable if not each.ok]
+
+
 def settings_of(items: Sequence[ConfigItem], limit: int) -> list[Setting]:
     def short(value: str | None) -> str | None:
         return None if value is None else printable(value, NAME_MAX)
@@ -135,7 +140,7 @@ class Tools:
         root, compared = report.root, report.compared
         return DiffReply(
             report.verdict or "", headline_of(report), place_of(focus(report)), cause_of(root.cause) if root and root.cause else None,
-            list(root.because[:5]) if root else [], list(report.notes[:5]), compared.records if compared else 0,
+            list(root.because[:5]) if root else [], [*doubts_of(report), *report.notes[:5]], compared.records if compared else 0,
             compared.diverged if compared else 0, after_diff(report, explained=False),
         )  # fmt: skip
 
