@@ -56,6 +56,12 @@ INSTANTIATE_TEST_SUITE_P(
                       Golden{"merged", DumpFormat::kOrt, {}},
                       Golden{"ranks", DumpFormat::kOrt, {.rank_pattern = "out_{rank}"}}));
 
+INSTANTIATE_TEST_SUITE_P(Torch, GoldenDump,
+                         ::testing::Values(Golden{"tensors", DumpFormat::kSglang, {}},
+                                           Golden{"passes", DumpFormat::kSglang, {}},
+                                           Golden{"ranks", DumpFormat::kDebugMode, {}},
+                                           Golden{"ranks", DumpFormat::kTransformerEngine, {}}));
+
 INSTANTIATE_TEST_SUITE_P(
     MsProbe, GoldenDump,
     ::testing::Values(

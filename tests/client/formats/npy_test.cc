@@ -165,7 +165,8 @@ TEST(Npy, WhatIsNoArrayOfNumbersIsRefusedWithAReason) {
             "found 4 bytes of elements; expected 8000000000000"},
            {File(Header("<f8", "(1000, 1000)", true), four),
             "found 4 bytes of elements; expected 8000000"},
-           {File(Header("<f8", "(1000000, 1000000)", true), four), "elements in Fortran's order"},
+           {File(Header("<f8", "(1000000, 1000000)", true), four),
+            "elements that are not row by row"},
            {File(Header("<f4", "(1,)"), four + "x"),
             "found more than 4 bytes of elements; expected 4"},
        }) {

@@ -51,6 +51,8 @@ inline std::string Render(const Observation& o) {
   for (const auto& [name, value] :
        {std::pair("min", s.min), {"max", s.max}, {"mean", s.mean}, {"std", s.std}, {"l2", s.l2}})
     line += std::string(" ") + name + " " + RenderNumber(value);
+  if (o.layout.Has(Statistic::kL1) && !o.layout.Has(Statistic::kL2))
+    line += " l1 " + RenderNumber(s.l1);
   if (o.layout.Has(Statistic::kHash)) {
     char hash[32];
     std::snprintf(hash, sizeof hash, " %016llx", static_cast<unsigned long long>(s.hash));
