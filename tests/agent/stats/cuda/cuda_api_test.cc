@@ -96,6 +96,22 @@ TEST_F(CudaApiTest, ComputesSketchesOfAnyWidthInAnyOrder) {
   }
 }
 
+TEST_F(CudaApiTest, ComputesRowsOnAnyDevice) {
+  const OnDevice tensor(2, 8 * 700);
+  const std::vector<std::int64_t> shape{8, 700};
+  const CpuTensor matrix{tensor.data, DType::kF32, shape, {}};
+  std::vector<RowStats> expected(8);
+  ComputeRows(matrix, 3, expected, nullptr);
+  for (int again = 0; again < 2; ++again) {
+    std::vector<RowStats> found(8);
+    const Status computed = ComputeRowsCuda(matrix, 3, 2, nullptr, found, kTimeout);
+    ASSERT_TRUE(computed.ok()) << computed.message();
+    for (std::size_t row = 0; row < 8; ++row) EXPECT_EQ(found[row].hash, expected[row].hash);
+  }
+  EXPECT_EQ(ComputeRowsCuda(matrix, 0, 99, nullptr, expected, kTimeout).code(),
+            Code::kInvalidArgument);
+}
+
 // Maps in the parameters of a launch, and maps that are copied in the stream.
 TEST_F(CudaApiTest, ComputesShards) {
   const OnDevice tensor(2, 6000);
