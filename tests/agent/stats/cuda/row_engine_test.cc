@@ -3,8 +3,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <string>
@@ -123,6 +126,29 @@ TEST_F(RowEngineTest, LongRowsAreThoseOfTheCpu) {
   }
   const TestTensor strided = Numbers(DType::kF64, 1, limit, Layout::kEverySecond);
   ExpectRowsOfTheCpu(Compute(strided), strided, 0);
+}
+
+// Of a matrix that nobody fills: most of its pages are never there.
+TEST_F(RowEngineTest, RowsMayLieMoreThan32BitsApart) {
+  const std::int64_t stride = (std::int64_t{1} << 31) + 8;
+  const auto bytes = static_cast<std::size_t>(4 * (stride + 100));
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  const TestTensor numbers = Numbers(DType::kF32, 1, 100);
+  std::memcpy(static_cast<unsigned char*>(memory) + 4 * stride, numbers.View().data, 400);
+  const std::array<std::int64_t, 2> shape{2, 100}, strides{stride, 1};
+  const CpuTensor matrix{memory, DType::kF32, shape, strides};
+  EXPECT_TRUE(engine_->Check(matrix, 0, kRowStream).ok());
+  EXPECT_TRUE(engine_->Enqueue(matrix, 0, {.begin = 1, .count = 1}, 0, kRowStream, 0).ok());
+  const Index index = {1};
+  EXPECT_TRUE(
+      engine_->Enqueue(matrix, 0, {.index = index.data(), .count = 1}, 0, kRowStream, 1).ok());
+  device_->RunAll();
+  EXPECT_EQ(Poll(), 0u);
+  ASSERT_EQ(came_.size(), 2u);
+  for (const Came& came : came_) ExpectRowsOfTheCpu(came.rows, numbers, 0);
+  munmap(memory, bytes);
 }
 
 TEST_F(RowEngineTest, PartsAddUpToTheWhole) {
