@@ -438,7 +438,6 @@ int statagent_record_rows(statagent_agent* agent, const statagent_token_rows* ro
                                .call = rows->call,
                                .first_column = rows->first_column};
     if (rows->struct_size > kLeast) {
-      if (rows->index != nullptr && rows->count == 0) return Status::Ok();
       if (rows->index != nullptr) found.index = {rows->index, rows->count};
       found.stream = rows->stream;
     }

@@ -158,3 +158,13 @@ def test_keys_are_of_whole_numbers(ids: Any) -> None:
 def test_there_is_a_key_before_each_sequence() -> None:
     with pytest.raises(statagent.InvalidArgumentError, match="found 1 keys before 2 sequences"):
         statagent.token_keys(torch.ones(2, 2, dtype=torch.int64), before=[1])
+
+
+def test_an_index_chooses_rows_of_the_matrix(agent: statagent.Agent) -> None:
+    rows, keys = torch.arange(12.0).reshape(6, 2), statagent.token_keys([1, 2])
+    agent.record_rows("fc", rows, keys, [0, 1], index=[5, 0])
+    agent.record_rows("fc", rows, [], [], index=[], call=1)
+    assert "dropped_refused" not in agent.counters()
+    for bad in ([6, 0], [-1, 0], [0]):
+        agent.record_rows("fc", rows, keys, [0, 1], index=bad, call=2)
+    assert agent.counters()["dropped_refused"] == 3

@@ -143,6 +143,9 @@ def record_rows(
             f"record_rows: found {of_key.count} keys and {of_position.count} positions{rows_of}; expected one of each for a row"
         )
 
+    if of_row is not None and of_row.count == 0:
+        return
+
     def record(matrix: Tensor) -> int:
         structure = TokenRows(
             call=call, first_column=first_column, tap=tap, rows=ctypes.addressof(matrix), count=of_key.count,
