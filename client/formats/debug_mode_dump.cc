@@ -58,7 +58,7 @@ class DebugModeDump final : public Dump {
   Result<bool> IsLog(const FilePath& path) {
     if (tree_.files().size() == 1 && path.size() == 1) return true;
     bool is_log = false;
-    if (path.back().ends_with(".json")) {
+    if (MayBeDebugModeLog(path.back())) {
       auto file = tree_.OpenFile(path, nullptr);
       if (!file.ok()) return file.status();
       const auto found = IsDebugModeLog(*file);
@@ -71,7 +71,7 @@ class DebugModeDump final : public Dump {
 
   static std::optional<std::uint64_t> Match(const NumberPattern& pattern, const FilePath& path) {
     for (const std::string& name : path) {
-      if (const auto number = pattern.Match(name.substr(0, name.rfind(".json")))) return number;
+      if (const auto number = pattern.Match(name.substr(0, name.rfind('.')))) return number;
     }
     return std::nullopt;
   }

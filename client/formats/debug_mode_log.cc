@@ -23,6 +23,7 @@ constexpr double kLogVersion = 1;
 constexpr char kSavedLogs[] =
     "what DebugMode.save_logs writes: {\"format\": "
     "\"torch.utils._debug_mode.DebugMode.logs\", \"version\": 1, \"logs\": [...]}";
+constexpr std::size_t kBeginBytes = 4096;
 constexpr std::size_t kCallNodesMax = 1'000'000;
 
 // --- JSON, one call at a time
@@ -129,6 +130,168 @@ class LogVisitor final : public JsonVisitor {
   CallNode call_;
   std::vector<CallNode*> open_;  // from the call inwards
 };
+
+// --- the printed form
+
+// Builds of debug_string's lines what a saved log would have said.
+CallNode TextNode(std::string_view key, std::string_view text) {
+  return {.type = CallNode::Type::kText, .text = std::string(text), .key = std::string(key)};
+}
+
+CallNode Tagged(std::string_view type, CallNode member) {
+  CallNode node{.type = CallNode::Type::kObject};
+  node.members = {TextNode("type", type), std::move(member)};
+  return node;
+}
+
+// Python's text of hashes: "{'hash': (1.5, None), 'input_hash': ((inf,), {})}". Anything else that
+// stands where a value should is kept as text.
+class LiteralParser {
+ public:
+  explicit LiteralParser(std::string_view text) : rest_(text) {}
+
+  CallNode Value(int depth = 0) {
+    Skip(" ");
+    if (depth < kLiteralDepthMax && (TakeOne('(') || TakeOne('['))) return Items(depth, false);
+    if (depth < kLiteralDepthMax && TakeOne('{')) return Items(depth, true);
+    const std::string_view word = Word();
+    if (word == "nan" || word == "inf" || word == "-inf")
+      return Tagged("nonfinite_float", TextNode("value", word));
+    CallNode value = TextNode("value", word);
+    const auto number = ParseNumber<double>(word);
+    if (word == "None") value.type = CallNode::Type::kNull;
+    if (number) {
+      value.type = CallNode::Type::kNumber;
+      value.number = *number;
+      value.integer = word.find_first_not_of("-0123456789") == std::string_view::npos;
+    }
+    return Tagged("scalar", std::move(value));
+  }
+
+ private:
+  CallNode Items(int depth, bool dictionary) {
+    CallNode items{.type = CallNode::Type::kList, .key = "items"};
+    while (!rest_.empty()) {
+      Skip(" ,");
+      if (TakeOne(')') || TakeOne(']') || TakeOne('}')) break;
+      const std::size_t before = rest_.size();
+      if (dictionary) {
+        CallNode pair{.type = CallNode::Type::kList};
+        pair.members.push_back(TextNode("", Word()));
+        Skip(" :");
+        pair.members.push_back(Value(depth + 1));
+        items.members.push_back(std::move(pair));
+      } else {
+        items.members.push_back(Value(depth + 1));
+      }
+      if (rest_.size() == before) rest_.remove_prefix(1);
+    }
+    return Tagged(dictionary ? "dict" : "tuple", std::move(items));
+  }
+
+  // Without quotes.
+  std::string_view Word() {
+    std::string_view word = rest_.substr(0, rest_.find_first_of(",:()[]{} "));
+    rest_.remove_prefix(word.size());
+    if (word.size() > 1 && word.starts_with('\'') && word.ends_with('\''))
+      word = word.substr(1, word.size() - 2);
+    return word;
+  }
+  void Skip(std::string_view blanks) {
+    rest_.remove_prefix(std::min(rest_.find_first_not_of(blanks), rest_.size()));
+  }
+  bool TakeOne(char c) {
+    if (!rest_.starts_with(c)) return false;
+    rest_.remove_prefix(1);
+    return true;
+  }
+
+  static constexpr int kLiteralDepthMax = 64;
+  std::string_view rest_;
+};
+
+CallNode NodeOfHashes(std::string_view key, std::string_view literal) {
+  CallNode hashes = LiteralParser(literal).Value();
+  hashes.key = key;
+  return hashes;
+}
+
+// "aten::mm(t: f32[8, 8], 1)  ->  t: f32[8, 8]  # {'hash': 1.5}", "[nn.Mod] Net.layers.0". Empty:
+// neither, such as a comment.
+std::optional<CallNode> ParseCallLine(std::string_view line) {
+  const std::size_t blanks = std::min(line.find_first_not_of(' '), line.size());
+  CallNode call{.type = CallNode::Type::kObject};
+  call.members.push_back({.type = CallNode::Type::kNumber,
+                          .number = static_cast<double>(blanks) / 2 - 1,
+                          .integer = true,
+                          .key = "call_depth"});
+  std::string_view rest = line.substr(blanks);
+  const std::size_t header = rest.find("] "), open = rest.find('(');
+  if (rest.starts_with('[') && header != std::string_view::npos) {
+    const std::string_view name = rest.substr(1, header - 1);
+    rest.remove_prefix(header + 2);
+    if (name == "triton") {
+      call.members.push_back(TextNode("type", "triton_kernel"));
+      call.members.push_back(TextNode("kernel_name", rest.substr(0, rest.find('('))));
+      call.members.push_back(TextNode("kwargs_str", rest));
+    } else {
+      call.members.push_back(TextNode("type", "annotate"));
+      call.members.push_back(TextNode("header", name));
+      call.members.push_back(TextNode("tag", rest));
+    }
+    return call;
+  }
+  if (rest.starts_with('#') || open == std::string_view::npos || open == 0 ||
+      rest.starts_with("->") || rest.starts_with("redistribute_input"))
+    return std::nullopt;
+  call.members.push_back(TextNode("type", "op"));
+  call.members.push_back(TextNode("op_name", rest.substr(0, open)));
+  if (const std::size_t log = rest.rfind("  # {"); log != std::string_view::npos) {
+    call.members.push_back(NodeOfHashes("log", rest.substr(log + 4)));
+    rest = rest.substr(0, log);
+  }
+  const std::size_t arrow = std::min(rest.rfind("  ->  "), rest.size());
+  call.members.push_back(TextNode("args_str", rest.substr(open, arrow - open)));
+  call.members.push_back(TextNode("output_str", rest.substr(arrow)));
+  return call;
+}
+
+Status ReadCallLines(ByteSource& file, Tally* tally,
+                     const std::function<Status(const CallNode&)>& take) {
+  LineReader lines;
+  lines.Reset(file);
+  std::string_view line;
+  std::optional<CallNode> kernel;  // its hashes follow, each in a line
+  while (true) {
+    const auto more = lines.Next(&line);
+    if (!more.ok()) return more.status();
+    std::string_view text = *more ? line : std::string_view();
+    text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+    bool of_kernel = false;
+    for (const auto& [begin, key] : {std::pair("# pre-kernel hashes: ", "pre_hashes"),
+                                     {"# post-kernel hashes: ", "post_hashes"}}) {
+      if (!kernel || !text.starts_with(begin)) continue;
+      kernel->members.push_back(NodeOfHashes(key, text.substr(std::string_view(begin).size())));
+      of_kernel = true;
+    }
+    if (of_kernel || (kernel && *more && text.empty())) continue;
+    if (kernel) STATCOLLECT_RETURN_IF_ERROR(take(*kernel));
+    kernel.reset();
+    if (!*more) return Status::Ok();
+    if (line.rfind("  # {") != std::string_view::npos && !line.ends_with('}')) {
+      tally->Skip("line that was cut");
+      continue;
+    }
+    auto call = ParseCallLine(line);
+    if (!call) continue;
+    if (call->TextOf("type") == "triton_kernel") {
+      kernel = std::move(call);
+      continue;
+    }
+    if (const Status taken = take(*call); !taken.ok())
+      return PlacedAt(file.path(), lines.line(), taken);
+  }
+}
 
 // --- what a call says of its tensors
 
@@ -368,10 +531,13 @@ class CallReader {
 }  // namespace
 
 Result<bool> IsDebugModeLog(ByteSource& file) {
-  std::string begin(256, '\0');
+  std::string begin(kBeginBytes, '\0');
   const auto read = file.ReadUpTo(begin.data(), begin.size());
   if (!read.ok()) return read.status();
-  return begin.substr(0, *read).find(kLogFormat) != std::string::npos;
+  begin.resize(*read);
+  return begin.find(kLogFormat) != std::string::npos ||
+         begin.find("  # {'hash': ") != std::string::npos ||
+         begin.find("  # {'input_hash': ") != std::string::npos;
 }
 
 Status ReadDebugModeLog(ByteSource& file, Tally* tally,
@@ -380,9 +546,17 @@ Status ReadDebugModeLog(ByteSource& file, Tally* tally,
   const std::function<Status(const CallNode&)> read = [&](const CallNode& call) {
     return calls.Read(call);
   };
-  LogVisitor visitor(read);
-  STATCOLLECT_RETURN_IF_ERROR(ReadJson(file, visitor, kSavedLogs));
-  if (!visitor.complete()) return BadInput(file.path(), 1, "no such log", kSavedLogs);
+  char first = 0;
+  const auto got = file.Read(&first, 1);
+  if (!got.ok()) return got.status();
+  STATCOLLECT_RETURN_IF_ERROR(file.Seek(0));
+  if (*got == 1 && first == ' ') {
+    STATCOLLECT_RETURN_IF_ERROR(ReadCallLines(file, tally, read));
+  } else {
+    LogVisitor visitor(read);
+    STATCOLLECT_RETURN_IF_ERROR(ReadJson(file, visitor, kSavedLogs));
+    if (!visitor.complete()) return BadInput(file.path(), 1, "no such log", kSavedLogs);
+  }
   return calls.has_hashes()
              ? Status::Ok()
              : BadInput(file.path(), 0, "a log without hashes",

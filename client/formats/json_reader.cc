@@ -1,6 +1,5 @@
 #include "client/formats/json_reader.h"
 
-#include <cstdint>
 #include <utility>
 
 #include <rapidjson/error/en.h>
@@ -160,16 +159,17 @@ Status ReadJson(ByteSource& file, JsonVisitor& visitor, const std::string& expec
   if (events.too_deep())
     return bad("more than " + std::to_string(kJsonDepthMax) + " levels", "fewer");
   if (!result.IsError()) return Status::Ok();
-  if (!events.status().ok()) {
-    const Status& status = events.status();
-    return status.code() == Code::kInvalidArgument && status.message().starts_with("found ")
-               ? Status(status.code(), Printable(file.path(), 4000) + ":" +
-                                           std::to_string(stream.line()) + ": " + status.message())
-               : status;
-  }
+  if (!events.status().ok()) return PlacedAt(file.path(), stream.line(), events.status());
   std::string why = rapidjson::GetParseError_En(result.Code());
   return bad(stream.at_end() ? "the end of the file (" + why + ")" : "invalid JSON (" + why + ")",
              expected);
+}
+
+Status PlacedAt(const std::string& path, std::uint64_t line, const Status& status) {
+  return status.code() == Code::kInvalidArgument && status.message().starts_with("found ")
+             ? Status(status.code(),
+                      Printable(path, 4000) + ":" + std::to_string(line) + ": " + status.message())
+             : status;
 }
 
 Status Found(std::string_view found, const std::string& expected) {

@@ -4,6 +4,7 @@
 #define STATCOLLECT_CLIENT_FORMATS_JSON_READER_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -38,6 +39,8 @@ Status ReadJson(ByteSource& file, JsonVisitor& visitor, const std::string& expec
 
 // A visitor's error, without a position, which ReadJson adds.
 Status Found(std::string_view found, const std::string& expected);
+// Such an error with its position; others as they are.
+Status PlacedAt(const std::string& path, std::uint64_t line, const Status& status);
 
 }  // namespace statcollect::client::formats
 

@@ -36,7 +36,7 @@ Result<std::optional<DumpFormat>> FormatOf(const FileTree& tree, const FilePath&
     return is(DumpFormat::kOrt);
   if (name.ends_with(".log") && NumberAfter(name, "globalrank"))
     return is(DumpFormat::kTransformerEngine);
-  if (!name.ends_with(".json")) return std::optional<DumpFormat>();
+  if (!MayBeDebugModeLog(name)) return std::optional<DumpFormat>();
   auto file = tree.OpenFile(path, nullptr);
   if (!file.ok()) return file.status();
   const auto log = IsDebugModeLog(*file);
@@ -44,7 +44,7 @@ Result<std::optional<DumpFormat>> FormatOf(const FileTree& tree, const FilePath&
   if (*log) return is(DumpFormat::kDebugMode);
   // msProbe's dump.json may have been renamed; a folder of it has that name.
   const bool named_itself = tree.files().size() == 1 && path.size() == 1;
-  return named_itself ? is(DumpFormat::kMsProbe) : std::nullopt;
+  return named_itself && name.ends_with(".json") ? is(DumpFormat::kMsProbe) : std::nullopt;
 }
 
 }  // namespace

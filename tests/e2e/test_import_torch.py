@@ -252,6 +252,27 @@ def test_the_norm_of_debug_mode_is_the_l1_norm(shared_collector: Collector, tmp_
     assert point["stats"]["hash_kind"] == "xor64" and point["stats"]["max"] is None
 
 
+def test_the_text_of_debug_mode_says_what_its_saved_log_does(shared_collector: Collector, tmp_path: Path) -> None:
+    x, net = torch.randn(4, 8), Net()
+    with (
+        DebugMode(record_nn_module=True, record_stack_trace=True, record_ids=True) as mode,
+        DebugMode.log_tensor_hashes(hash_fn=["norm", "hash_tensor"], hash_inputs=True),
+    ):
+        net(x).max(dim=1).values.sum().backward()
+        torch.full((2,), float("nan"))
+    DebugMode.save_logs(mode.logs, tmp_path / "log.json")
+    text = mode.debug_string()
+    (tmp_path / "log.txt").write_text(text + "\n")
+    (tmp_path / "cut.txt").write_text(text[: text.rindex(")})") - 3] if ")})" in text else text[:-3])
+    saved, printed, cut = (
+        imported(shared_collector, tmp_path / f"{name}", f"text-{name}") for name in ("log.json", "log.txt", "cut.txt")
+    )
+    assert saved["records"] == printed["records"] > 50 and printed["skipped"] == saved["skipped"] == {}
+    report = shared_collector.diff("text-log.json", "text-log.txt", "--exact")
+    assert (report["verdict"], report["compared"]["records"]) == ("identical", saved["records"])
+    assert cut["skipped"] == {"line that was cut": 1} and cut["records"] < saved["records"]
+
+
 def test_logs_of_debug_mode_are_ranks_and_steps_by_their_names(shared_collector: Collector, tmp_path: Path) -> None:
     for rank in range(2):
         for step in (3, 10):

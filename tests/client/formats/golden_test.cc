@@ -60,6 +60,7 @@ INSTANTIATE_TEST_SUITE_P(Torch, GoldenDump,
                          ::testing::Values(Golden{"tensors", DumpFormat::kSglang, {}},
                                            Golden{"passes", DumpFormat::kSglang, {}},
                                            Golden{"ranks", DumpFormat::kDebugMode, {}},
+                                           Golden{"text", DumpFormat::kDebugMode, {}},
                                            Golden{"ranks", DumpFormat::kTransformerEngine, {}}));
 
 INSTANTIATE_TEST_SUITE_P(
