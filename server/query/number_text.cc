@@ -19,4 +19,21 @@ std::string ShortNumber(double value) {
   return number.substr(0, exponent + 1) + (number[exponent + 1] == '-' ? "-" : "") + digits;
 }
 
+std::string FactorsText(const std::map<std::uint32_t, double>& by_rank, const std::string& run) {
+  constexpr std::size_t kShown = 4;
+  const std::size_t count = std::min(kShown, by_rank.size());
+  std::string text;
+  std::size_t shown = 0;
+  for (const auto& [rank, factor] : by_rank) {
+    if (shown == count) break;
+    text += (shown == 0           ? ""
+             : shown + 1 == count ? " and "
+                                  : ", ") +
+            ShortNumber(factor) + " times" + (shown == 0 ? " that in " + run : "") + " on rank " +
+            std::to_string(rank);
+    ++shown;
+  }
+  return text;
+}
+
 }  // namespace statcollect::query

@@ -171,7 +171,9 @@ struct Divergence {
   std::optional<double> previous_distance;
   std::uint32_t segment = 0;  // number of updates before it in the step (step_order.h)
   bool logical = false;       // of a tensor that several ranks may hold; then `rank` means nothing
-  std::vector<std::uint32_t> ranks_a, ranks_b;  // that hold it, if logical
+  // That hold it, if logical. Of a root whose reason is kNumeric only one of them is empty if the
+  // ranks of the other run differ from each other in what they should hold alike.
+  std::vector<std::uint32_t> ranks_a, ranks_b;
   // Of the first divergence and the root, if the runs cut the tensor differently: which of the
   // smallest parts that both have differ, and how many such parts there are (0: none smaller than
   // the whole).
@@ -191,6 +193,7 @@ struct Cause {
   std::string key;   // what differs, if it has a name: a key of the configuration, a scalar
   std::string a, b;  // its values; empty if there is none
   std::optional<Divergence> at;  // the root, where the cause tells its place better than the values
+  std::string why_there;         // because of what; with `at`
 };
 
 // The first difference that rounding does not explain.

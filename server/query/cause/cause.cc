@@ -28,7 +28,7 @@ constexpr std::array kFinders = {
     One<cause::FindModelStructure>, One<cause::FindUntrained>,  cause::FindOptimizerSettings,
     One<cause::FindZeroGrad>,       One<cause::FindNotUpdated>, One<cause::FindResume>,
     One<cause::FindDropout>,        One<cause::FindAllZero>,    One<cause::FindGradientScale>,
-    One<cause::FindOtherTensor>,    One<cause::FindUnobserved>,
+    One<cause::FindOtherTensor>,    One<cause::FindUnobserved>, One<cause::FindLossTerm>,
 };
 
 // These say how a tensor differs rather than why: a likely reason is worth more than a certain

@@ -1,5 +1,4 @@
-// Gradients that ranks did not reduce, or that each of them scaled by itself; replicas that hold
-// other weights.
+// Gradients that ranks did not reduce, or that each of them scaled by itself.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -9,22 +8,24 @@
 #include "server/query/cause/linear.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
+#include "server/query/compare/step_order.h"
+#include "server/query/number_text.h"
 
 namespace statcollect::query::cause {
 namespace {
 
 constexpr double kSameNorm = 1e-5;
 
-// The root's tensor on the other ranks of a run.
+// A tensor on the other ranks of a run.
 using OtherRanks = std::map<std::uint32_t, TensorStats>;
 
-Result<OtherRanks> ReadOtherRanks(const Side& side, std::uint64_t step) {
+Result<OtherRanks> ReadOtherRanks(const Side& side, const TensorKey& key, std::uint64_t step) {
   std::vector<RunView::Series> series;
   for (const auto& [rank, meta] : side.view->ranks(side.attempt)) {
     if (rank == side.rank || series.size() >= kOtherRanksMax) continue;
     STATCOLLECT_ASSIGN_OR_RETURN(auto catalogue, side.view->Catalogue(side.attempt, rank));
     for (const TensorDef& def : catalogue->activations) {
-      if (def.key == side.root->def->key)
+      if (def.key == key)
         series.push_back({.attempt = side.attempt,
                           .rank = rank,
                           .activation = def.id,
@@ -58,17 +59,10 @@ bool HasProportional(const Side& side, const OtherRanks& others) {
   });
 }
 
-// Replicas compute the same bits; gradients may be reduced in another order.
-bool HaveSameHash(const Observation& ours, const TensorStats& theirs) {
-  return ours.layout->Trusts(Statistic::kHash) ? theirs.hash == ours.stats->hash
-                                               : IsSame(ours, theirs);
-}
-
 // The first rank whose tensor is not this rank's; nothing if all are.
 std::optional<std::uint32_t> FirstApart(const Side& side, const OtherRanks& others) {
-  const bool gradient = side.root->def->key.kind == Kind::kWeightGrad;
   for (const auto& [rank, stats] : others) {
-    if (!(gradient ? IsSame : HaveSameHash)(*side.root, stats)) return rank;
+    if (!IsSame(*side.root, stats)) return rank;
   }
   return std::nullopt;
 }
@@ -79,17 +73,9 @@ Found AsReduction(const Evidence& evidence, const OtherRanks& of_a, const OtherR
     return std::nullopt;
   const Side &reduced = apart_a ? evidence.b : evidence.a,
              &apart = apart_a ? evidence.a : evidence.b;
-  const bool gradient = evidence.root.stage == Stage::kGrad;
-  if (gradient && HasProportional(apart, apart_a ? of_a : of_b)) return std::nullopt;
+  if (HasProportional(apart, apart_a ? of_a : of_b)) return std::nullopt;
   const std::uint32_t other = apart_a ? *apart_a : *apart_b;
   const auto [first, second] = std::minmax(apart.rank, other);
-  if (!gradient)
-    return Make("replicas",
-                "ranks " + std::to_string(first) + " and " + std::to_string(second) + " of " +
-                    apart.name() + " hold different values of " + TensorText(evidence.root) + " " +
-                    evidence.AtStep() + ", those of " + reduced.name() + " agree (statctl ranks " +
-                    apart.name() + ")",
-                Confidence::kLikely, evidence.root.activation);
   return Make("reduction",
               "ranks " + std::to_string(first) + " and " + std::to_string(second) + " of " +
                   apart.name() + " have different gradients " + evidence.AtStep() + ", those of " +
@@ -99,7 +85,7 @@ Found AsReduction(const Evidence& evidence, const OtherRanks& of_a, const OtherR
 }
 
 // By rank, the factor between the tensors of the two runs. Nothing if there is none on some rank.
-std::optional<std::map<std::uint32_t, double>> FactorsByRank(const Evidence& evidence,
+std::optional<std::map<std::uint32_t, double>> FactorsByRank(std::uint32_t rank, const Pair& here,
                                                              const OtherRanks& of_a,
                                                              const OtherRanks& of_b) {
   constexpr double kResidual = 1e-3;
@@ -109,12 +95,11 @@ std::optional<std::map<std::uint32_t, double>> FactorsByRank(const Evidence& evi
     if (fit && fit->residual <= kResidual) factors[rank] = fit->factor;
     return factors.contains(rank);
   };
-  if (!add(evidence.a.rank, *evidence.a.root, *evidence.b.root)) return std::nullopt;
-  for (const auto& [rank, stats] : of_a) {
-    const auto other = of_b.find(rank);
-    if (other == of_b.end()) continue;
-    if (!add(rank, With(*evidence.a.root, stats), With(*evidence.b.root, other->second)))
-      return std::nullopt;
+  if (!add(rank, *here.a, *here.b)) return std::nullopt;
+  for (const auto& [other, stats] : of_a) {
+    const auto in_b = of_b.find(other);
+    if (in_b == of_b.end()) continue;
+    if (!add(other, With(*here.a, stats), With(*here.b, in_b->second))) return std::nullopt;
   }
   return factors;
 }
@@ -129,48 +114,49 @@ std::string OwnNormText(const Evidence& evidence) {
   return {};
 }
 
-Found AsFactorByRank(const Evidence& evidence, const OtherRanks& of_a, const OtherRanks& of_b) {
+Found AsFactorByRank(const Evidence& evidence, const Pair& here, const OtherRanks& of_a,
+                     const OtherRanks& of_b) {
   constexpr double kApart = 0.01;
-  constexpr std::size_t kShown = 4;
   if (evidence.a.rank != evidence.b.rank) return std::nullopt;
-  const auto factors = FactorsByRank(evidence, of_a, of_b);
+  const auto factors = FactorsByRank(evidence.a.rank, here, of_a, of_b);
   if (!factors) return std::nullopt;
   const auto [least, most] =
       std::minmax_element(factors->begin(), factors->end(),
                           [](const auto& x, const auto& y) { return x.second < y.second; });
   if (Near(least->second, most->second, kApart)) return std::nullopt;
-  Cause cause{.rule = "gradient_scale",
-              .confidence = Confidence::kCertain,
-              .key = evidence.root.activation};
-  cause.text = TensorText(evidence.root) + " in " + evidence.b.name() + " is ";
-  std::size_t shown = 0;
-  for (const auto& [rank, factor] : *factors) {
-    if (shown == kShown) break;
-    const std::string times = WithFewDigits(factor) + " times";
-    const std::string on = " on rank " + std::to_string(rank);
-    const bool last = shown + 1 == std::min(kShown, factors->size());
-    cause.text += shown++ == 0 ? times + " that in " + evidence.a.name() + on
-                               : (last ? " and " : ", ") + times + on;
-  }
+  Cause cause{.rule = "gradient_scale", .confidence = Confidence::kCertain, .key = here.key().name};
+  cause.text = TensorText(MakeRow(*here.a->def, evidence.root.step, evidence.root.rank)) + " in " +
+               evidence.b.name() + " is " + FactorsText(*factors, evidence.a.name());
   cause.text += " " + evidence.AtStep() + ": each rank scales by itself" + OwnNormText(evidence);
   return cause;
+}
+
+// The root; of a loss, the gradient next to it. Nothing if it is no gradient.
+std::optional<Pair> GradientAtRoot(const Evidence& evidence) {
+  const Divergence& root = evidence.root;
+  if (root.kind == Kind::kWeightGrad || root.kind == Kind::kGradOutput) {
+    if (!evidence.HasRootPair()) return std::nullopt;
+    return Pair{.a = evidence.a.root, .b = evidence.b.root};
+  }
+  if (root.stage != Stage::kLoss) return std::nullopt;
+  for (const Pair& pair : evidence.PairsOf(Kind::kGradOutput)) {
+    if (pair.key().micro_batch == root.micro_batch && pair.a->stats->l2 > 0) return pair;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
 
 Result<Found> FindReduction(const Evidence& evidence, const std::stop_token&) {
-  const Kind kind = evidence.root.kind;
-  const bool of_replicas = IsOfParameter(kind);
-  const bool applies = (of_replicas || kind == Kind::kGradOutput) && evidence.HasRootPair() &&
-                       evidence.a.world_size > 1 && evidence.b.world_size > 1;
-  if (!applies) return Found();
-  STATCOLLECT_ASSIGN_OR_RETURN(auto a, ReadOtherRanks(evidence.a, evidence.root.step));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto b, ReadOtherRanks(evidence.b, evidence.root.step));
-  if (of_replicas) {
+  const auto here = GradientAtRoot(evidence);
+  if (!here || evidence.a.world_size < 2 || evidence.b.world_size < 2) return Found();
+  const TensorKey &in_a = here->a->def->key, &in_b = here->b->def->key;
+  STATCOLLECT_ASSIGN_OR_RETURN(auto a, ReadOtherRanks(evidence.a, in_a, evidence.root.step));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto b, ReadOtherRanks(evidence.b, in_b, evidence.root.step));
+  if (evidence.root.kind == Kind::kWeightGrad) {
     if (auto found = AsReduction(evidence, a, b)) return found;
   }
-  const bool gradient = kind == Kind::kWeightGrad || kind == Kind::kGradOutput;
-  return gradient ? AsFactorByRank(evidence, a, b) : Found();
+  return AsFactorByRank(evidence, *here, a, b);
 }
 
 }  // namespace statcollect::query::cause

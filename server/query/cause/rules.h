@@ -35,6 +35,8 @@ Found FindGradientScale(const Evidence& evidence);  // loss_scale, clip_norm, gr
 // The factor of all other gradients, if clipping to a norm gave them one that the root's gradient
 // does not have.
 std::optional<double> FactorOfOthers(const Evidence& evidence);
+// loss_term.cc
+Found FindLossTerm(const Evidence& evidence);  // loss_term
 // reduction.cc
 Result<Found> FindReduction(const Evidence& evidence,
                             const std::stop_token& stop);  // reduction, gradient_scale

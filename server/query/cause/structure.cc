@@ -77,7 +77,10 @@ Found FindEvaluationMode(const Evidence& evidence) {
   if (!since && EvaluatedCalls(lacks, root) <= EvaluatedCalls(has, root)) return std::nullopt;
   const std::string a = in_a ? "training" : "evaluation", b = in_a ? "evaluation" : "training";
   Cause cause{.rule = "evaluation_mode", .confidence = Confidence::kCertain, .a = a, .b = b};
-  if (root.stage == Stage::kBatch) cause.at = PlaceOfPass(has, in_a, root);
+  if (root.stage == Stage::kBatch) {
+    cause.at = PlaceOfPass(has, in_a, root);
+    cause.why_there = "its whole pass is missing, with what it was given";
+  }
   if (since && root.step > 0) {
     cause.text = lacks.name() + " was left in evaluation mode after step " +
                  std::to_string(std::min(*since, root.step - 1)) + " (eval() without train())";

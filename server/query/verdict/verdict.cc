@@ -181,6 +181,7 @@ Root OfHard(const Divergence& hard, const std::optional<Root>& of_values,
 Root OfValues(const DiffReport& report, Root root, const std::optional<Caveat>& caveat) {
   const Divergence* row = RowAmong(report, root.at);
   if (row == nullptr) return root;
+  root.at.segment = row->segment;
   root.at.times_noise = row->times_noise;
   root.at.tolerance = row->tolerance;
   if (row->reason != Reason::kOrder) return root;
@@ -224,11 +225,18 @@ Status AddCause(const RootQuestion& question, Root& root, const std::stop_token&
   return Status::Ok();
 }
 
-// A batch is missing because the pass is that it was for.
+// A batch is missing because the pass is that it was for; a loss differs in one of its terms.
 void MoveToCause(Root& root) {
   if (root.causes.empty() || !root.causes.front().at) return;
-  root.at = *std::exchange(root.causes.front().at, std::nullopt);
-  root.because = {"its whole pass is missing, with what it was given"};
+  Cause& cause = root.causes.front();
+  if (root.at.stage == Stage::kLoss) {  // it differs, and is before the place
+    root.agreeing.reset();
+    root.times_expected.reset();
+  }
+  root.at = *std::exchange(cause.at, std::nullopt);
+  root.because = {std::move(cause.why_there)};
+  std::erase_if(root.alternatives,
+                [&](const Divergence& other) { return SameTensor(other, root.at); });
 }
 
 void NoteIdle(const FirstMissing& missing, const WithoutNeed& idle, bool has_root,

@@ -374,29 +374,56 @@ TEST_F(CauseGradientsTest, RanksThatDifferInOneRunOnlyWereNotReduced) {
   EXPECT_EQ(cause->confidence, Confidence::kCertain);
 }
 
-// A rank with a learning rate of its own, or whose weight was damaged: what a run's ranks hold
-// differs.
-TEST_F(CauseGradientsTest, ReplicasThatDifferInOneRunOnlyAreSaid) {
-  const auto key = Key("w", Kind::kWeight);
-  const auto write = [&](const Tensor& of_a, const Tensor& of_b) {
-    Reset(/*world_size=*/2);
-    Put(3, key, Noise(1), Noise(2), 0);
-    Put(3, key, of_a, of_b, 1);
+// A mean over each rank's own tokens.
+TEST_F(CauseGradientsTest, AFactorThatDiffersByRankIsFoundNextToALossThatDiffers) {
+  Reset(/*world_size=*/2);
+  Put(3, Key("criterion", Kind::kGradOutput), Noise(1), Times(Noise(1), 0.8), 0);
+  Put(3, Key("criterion", Kind::kGradOutput), Noise(2), Times(Noise(2), 1.2), 1);
+  Divergence root;
+  root.step = 3;
+  root.stage = Stage::kLoss;
+  root.activation = "loss";
+  root.mode = "train";
+  EXPECT_EQ(Say(root),
+            "gradient_scale: grad output criterion in ort is 0.8 times that in base on rank 0 and "
+            "1.2 times on rank 1 at step 3: each rank scales by itself");
+}
+
+// The gradients next to the loss agree, so another part of it differs.
+TEST_F(CauseGradientsTest, ATermOfALossIsNamedByTheFirstGradientThatDiffers) {
+  Divergence root;
+  root.step = 3;
+  root.stage = Stage::kLoss;
+  root.activation = "loss";
+  root.reason = Reason::kNumeric;
+  root.mode = "train";
+  const auto write = [&](const std::vector<std::pair<std::string, double>>& apart) {
+    Reset();
+    std::uint64_t seed = 1;
+    for (const auto& [name, size] : apart) {
+      const Tensor here = Noise(seed++);
+      Put(3, Key(name, Kind::kGradOutput), here, Sum(here, Noise(99, 256, size)));
+    }
+    Scalars(3, "loss", 2, 2.5);
   };
-  Tensor damaged = Noise(2);
-  damaged.values[7] = std::nextafter(static_cast<float>(damaged.values[7]), 9.0F);
-  write(Noise(1), damaged);
-  const auto cause = Ask(Root(3, key));
+  write({{"criterion", 0}, {"norm", 1e-7}, {"router", 0.5}, {"mlp", 0.2}});
+  const auto cause = Ask(root);
   ASSERT_TRUE(cause);
-  EXPECT_EQ(cause->rule, "replicas");
-  EXPECT_EQ(cause->text,
-            "ranks 0 and 1 of ort hold different values of weight w at step 3, those of base agree "
-            "(statctl ranks ort)");
-  EXPECT_EQ(cause->confidence, Confidence::kLikely);
-  write(Noise(1), Noise(2));
-  EXPECT_EQ(Say(Root(3, key)), "nothing") << "both agree";
-  write(Noise(4), Noise(5));
-  EXPECT_EQ(Say(Root(3, key)), "nothing") << "shards, in both runs";
+  EXPECT_EQ(cause->rule, "loss_term");
+  EXPECT_EQ(
+      cause->text,
+      "the term of loss that is computed from router differs at step 3: the gradient of router "
+      "does, and those before it agree, from that of criterion on");
+  ASSERT_TRUE(cause->at);
+  EXPECT_EQ(cause->at->activation, "router");
+  EXPECT_EQ(cause->at->stage, Stage::kBackward);
+  EXPECT_NEAR(*cause->at->distance, 0.5, 0.2);
+  write({{"criterion", 0.5}, {"norm", 0.5}, {"router", 0.5}});
+  EXPECT_EQ(Say(root), "nothing") << "the loss as a whole";
+  write({{"criterion", 1e-4}, {"norm", 1e-4}, {"router", 2e-4}});
+  EXPECT_EQ(Say(root), "nothing") << "no more than what comes before";
+  write({{"criterion", 0}, {"norm", 1e-7}, {"router", 1e-7}});
+  EXPECT_EQ(Say(root), "nothing") << "only the number that was logged";
 }
 
 // One rank clips or scales by itself.

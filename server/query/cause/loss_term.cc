@@ -1,0 +1,75 @@
+// A loss of which one term differs.
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "common/names.h"
+#include "server/query/cause/rules.h"
+#include "server/query/cause/text.h"
+#include "server/query/compare/distance.h"
+#include "server/query/compare/rank_step_diff.h"
+#include "server/query/compare/step_order.h"
+
+namespace statcollect::query::cause {
+namespace {
+
+// The gradients of a backward pass up to the first that differs.
+struct GradientsApart {
+  const TensorPair* at = nullptr;     // null: none does
+  const TensorPair* first = nullptr;  // of the pass
+};
+
+// By more than rounding, and far more than those before it.
+GradientsApart FindGradientsApart(const Evidence& evidence) {
+  constexpr double kJump = 100;
+  GradientsApart found;
+  double before = 0;
+  for (const TensorPair& pair : evidence.paired_at.pairs) {
+    const TensorKey& key = pair.a.def->key;
+    if (key.kind != Kind::kGradOutput || key.mode != Mode::kTrain ||
+        key.micro_batch != evidence.root.micro_batch || pair.a.stats->l2 == 0)
+      continue;
+    if (found.first == nullptr) found.first = &pair;
+    if (pair.distance > std::max(evidence.RemainderOf(pair.a), kJump * before)) {
+      found.at = &pair;
+      return found;
+    }
+    before = std::max(before, pair.distance);
+  }
+  return found;
+}
+
+Divergence RowOfGradient(const TensorPair& pair, const Divergence& root) {
+  Divergence row = MakeRow(*pair.a.def, root.step, root.rank);
+  row.rank_b = root.rank_b;
+  row.segment = root.segment;
+  SetComparison(row, Compare(pair.a, pair.b, root.tolerance, /*exact=*/false));
+  if (row.reason == Reason::kUnspecified) row.reason = Reason::kNumeric;
+  row.a = MakeSide(pair.a);
+  row.b = MakeSide(pair.b);
+  if (pair.b.def->key.name != pair.a.def->key.name) row.activation_b = pair.b.def->key.name;
+  return row;
+}
+
+}  // namespace
+
+// The gradients next to the loss agree, so what they are of is weighted alike in both runs.
+Found FindLossTerm(const Evidence& evidence) {
+  const Divergence& root = evidence.root;
+  if (root.stage != Stage::kLoss) return std::nullopt;
+  const GradientsApart apart = FindGradientsApart(evidence);
+  if (apart.at == nullptr || apart.at == apart.first || !std::isfinite(apart.at->distance))
+    return std::nullopt;
+  const std::string name = Printable(apart.at->a.def->key.name);
+  Cause cause = Make("loss_term",
+                     "the term of " + Printable(root.activation) + " that is computed from " +
+                         name + " differs " + evidence.AtStep() + ": the gradient of " + name +
+                         " does, and those before it agree, from that of " +
+                         Printable(apart.first->a.def->key.name) + " on",
+                     Confidence::kLikely, apart.at->a.def->key.name);
+  cause.at = RowOfGradient(*apart.at, root);
+  cause.why_there = "the loss differs by what depends on it, and by nothing nearer to the loss";
+  return cause;
+}
+
+}  // namespace statcollect::query::cause
