@@ -9,6 +9,8 @@
 #include "common/text.h"
 #include "server/query/logical/common_parts.h"
 #include "server/query/logical/cut.h"
+#include "server/query/logical/rank_factors.h"
+#include "server/query/number_text.h"
 
 namespace statcollect::query {
 namespace {
@@ -80,8 +82,8 @@ void NoteCut(const RunView& a, const RunView& b, bool fold, const std::set<Tenso
   if (!hidden.empty()) {
     pair->notes.push_back("layout not known: " + Counted(hidden.size(), "tensor") + ", such as " +
                           TensorText(*hidden.begin()) +
-                          ", differ between ranks, and nothing shows how they are split; they were "
-                          "not compared; declare it with watch(layouts=...)");
+                          ", may be split over the ranks, and nothing shows how; they were not "
+                          "compared; declare it with watch(layouts=...)");
   }
 }
 
@@ -151,12 +153,30 @@ bool CutAlike(const Layouts& in_a, const Layouts& in_b, const RunCut& a, const R
   return any || in_a.ranks == in_b.ranks;
 }
 
+// Tensors that only their equal bits make replicas, but that are constant and of another shape than
+// in the other run: each rank may have a part. Of a parameter, its gradient and state as well.
+void AddPerhapsCut(const RunCut& run, const RunCut& other, std::set<TensorName>& hidden) {
+  std::set<std::string> parameters;
+  for (const auto& [name, cut] : run.tensors) {
+    if (!cut.perhaps_cut) continue;
+    const auto found = other.tensors.find(name);
+    if (found == other.tensors.end() || found->second.whole == cut.whole) continue;
+    hidden.insert(name);
+    if (IsOfParameter(name.kind)) parameters.insert(name.name);
+  }
+  for (const auto& [name, cut] : run.tensors) {
+    if (IsOfParameter(name.kind) && parameters.contains(name.name)) hidden.insert(name);
+  }
+}
+
 LogicalPair MakePair(const RunView& a, const RunView& b, std::unique_ptr<LogicalRun> of_a,
                      std::unique_ptr<LogicalRun> of_b) {
   LogicalPair pair{.a = std::move(of_a), .b = std::move(of_b), .ranks = {}, .notes = {}};
   const RunCut &cut_a = pair.a->cut(), &cut_b = pair.b->cut();
   std::set<TensorName> hidden = cut_a.unknown;
   hidden.insert(cut_b.unknown.begin(), cut_b.unknown.end());
+  AddPerhapsCut(cut_a, cut_b, hidden);
+  AddPerhapsCut(cut_b, cut_a, hidden);
   const bool as_run = (cut_a.stages > 1 || cut_b.stages > 1) && cut_a.micro_batches > 1;
   const bool fold = cut_a.pieces != cut_b.pieces || cut_a.micro_batches != cut_b.micro_batches ||
                     as_run || cut_a.batch_of_step || cut_b.batch_of_step;
@@ -167,23 +187,59 @@ LogicalPair MakePair(const RunView& a, const RunView& b, std::unique_ptr<Logical
   return pair;
 }
 
+// The records of a row's tensor, of all ranks of one of the runs.
+Result<LogicalRun::HeldParts> PartsOf(LogicalRun& run, const Divergence& row,
+                                      const std::string& name) {
+  return run.ReadParts(row.step, [&](const TensorKey& key) {
+    return key.kind == row.kind && key.name == name && key.output_path == row.output_path &&
+           key.call == row.call && key.micro_batch == row.micro_batch && Name(key.mode) == row.mode;
+  });
+}
+
+const std::string& NameInB(const Divergence& row) {
+  return row.activation_b.empty() ? row.activation : row.activation_b;
+}
+
 // Only where both runs hold parts: a whole tensor has no smaller part in common with anything.
 Status FindParts(const LogicalPair& pair, Divergence& row) {
   if (row.ranks_a.size() < 2 || row.ranks_b.size() < 2 || !row.a || !row.b) return Status::Ok();
-  const auto is = [&](const std::string& name) {
-    return [&row, &name](const TensorKey& key) {
-      return key.kind == row.kind && key.name == name && key.output_path == row.output_path &&
-             key.call == row.call && key.micro_batch == row.micro_batch &&
-             Name(key.mode) == row.mode;
-    };
-  };
-  const std::string& in_b = row.activation_b.empty() ? row.activation : row.activation_b;
-  STATCOLLECT_ASSIGN_OR_RETURN(auto parts_a, pair.a->ReadParts(row.step, is(row.activation)));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto parts_b, pair.b->ReadParts(row.step, is(in_b)));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto parts_a, PartsOf(*pair.a, row, row.activation));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto parts_b, PartsOf(*pair.b, row, NameInB(row)));
   if (parts_a.parts.empty() || parts_b.parts.empty()) return Status::Ok();
   CommonParts common = CompareCommonParts(parts_a.parts, parts_b.parts, row.tolerance);
   row.parts = std::move(common.differing);
   row.parts_total = common.total;
+  return Status::Ok();
+}
+
+// Of a root at a loss or in a gradient: the first gradients of its step tell. A mean over each
+// rank's own tokens, or a clip by the norm of its own part, gives each rank a factor of its own.
+Status FindRankFactors(const LogicalPair& pair, const std::string& a, const std::string& b,
+                       DiffReport* report) {
+  constexpr std::size_t kLookedAt = 4;
+  Root& root = *report->root;
+  if (root.at.stage < Stage::kLoss || root.at.stage > Stage::kGrad) return Status::Ok();
+  std::vector<const Divergence*> gradients = {&root.at};
+  for (const Divergence& row : report->diverged) {
+    if (row.step == root.at.step && gradients.size() < kLookedAt) gradients.push_back(&row);
+  }
+  for (const Divergence* const row : gradients) {
+    if (row->stage != Stage::kBackward && row->stage != Stage::kGrad) continue;
+    if (row->ranks_b.size() < 2) continue;
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto in_a, PartsOf(*pair.a, *row, row->activation));
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto in_b, PartsOf(*pair.b, *row, NameInB(*row)));
+    const auto factors = RankFactors(in_a.parts, in_b.parts);
+    if (factors.empty()) continue;
+    const TensorName name{row->kind, row->activation, row->output_path};
+    root.causes.insert(
+        root.causes.begin(),
+        {.rule = "gradient_scale",
+         .text = TensorText(name) + " in " + b + " is " + FactorsText(factors, a) + " at step " +
+                 std::to_string(row->step) + ": each rank scales by itself",
+         .confidence = Confidence::kCertain,
+         .key = row->activation});
+    break;
+  }
   return Status::Ok();
 }
 
@@ -242,7 +298,10 @@ Status DescribeRanks(const LogicalPair& pair, const RunView& a, const RunView& b
     for (Divergence& row : report->root->alternatives) describe(row);
   }
   if (report->first) STATCOLLECT_RETURN_IF_ERROR(FindParts(pair, *report->first));
-  if (report->root) STATCOLLECT_RETURN_IF_ERROR(FindParts(pair, report->root->at));
+  if (report->root) {
+    STATCOLLECT_RETURN_IF_ERROR(FindParts(pair, report->root->at));
+    STATCOLLECT_RETURN_IF_ERROR(FindRankFactors(pair, a.run(), b.run(), report));
+  }
   report->ranks = a.AllRanks();
   report->ranks_b = b.AllRanks();
   for (const LogicalRun* run : {pair.a.get(), pair.b.get()}) {

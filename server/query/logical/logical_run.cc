@@ -66,6 +66,12 @@ void Empty(StatColumns* block) {
 
 bool HasHash(const Part& part) { return part.layout->Has(Statistic::kHash); }
 
+bool IsConstant(const Part& part) {
+  const Layout& layout = *part.layout;
+  return layout.Trusts(Statistic::kMin) && layout.Trusts(Statistic::kMax) &&
+         part.stats->has_finite && part.stats->min == part.stats->max && part.stats->numel > 1;
+}
+
 bool IsCut(const Layout& layout) {
   return layout.placement && (layout.placement->pieces > 1 || !IsWhole(View(*layout.placement)));
 }
@@ -237,7 +243,12 @@ void LogicalRun::Judge(const TensorDef& def, const std::vector<Part>& parts,
   }
   bool equal = true, placed = true, bare = true;
   TensorCut& cut = cut_.tensors[name];
-  if (cut.prints.empty()) cut.shape = parts.front().layout->shape;
+  const bool first = cut.prints.empty();
+  if (first) {
+    const Layout& layout = *parts.front().layout;
+    cut.shape = layout.shape;
+    cut.whole = layout.placement ? layout.placement->global_shape : layout.shape;
+  }
   std::uint64_t print = 0;
   for (const Part& part : parts) {
     const Layout& layout = *part.layout;
@@ -252,6 +263,7 @@ void LogicalRun::Judge(const TensorDef& def, const std::vector<Part>& parts,
   cut.prints.insert(print);
   if (placed || (bare && parts.size() == 1)) return;
   if (bare && equal) {
+    cut.perhaps_cut = (first || cut.perhaps_cut) && IsConstant(parts.front());
     if (def.key.kind == Kind::kWeight && def.key.mode == Mode::kInit)
       replicated->insert(def.key.name);
     return;

@@ -41,6 +41,10 @@ struct TensorCut {
   std::set<std::uint64_t>
       prints;  // of which part each rank holds, whatever its size; see logical/cut.h
   std::vector<std::int64_t> shape;  // of the first rank's part
+  std::vector<std::int64_t> whole;  // of the logical tensor, if that part is not a piece of a batch
+  // Nothing but equal bits on all ranks says that it is a replica, and so far it was constant
+  // there: so may its parts be.
+  bool perhaps_cut = false;
 };
 
 // How a run is cut, as far as its first steps show.
