@@ -81,7 +81,10 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "server/query/pairs": (QUERY | {"server/query/compare", "server/query/settings"}, set()),
     "server/query/noise": (QUERY | {"server/query/compare", "server/query/pairs"}, set()),
     "server/query/logical": (QUERY | {"server/query/compare"}, {"xxhash"}),  # digests of merged steps
-    "server/query/ranks": (QUERY | {"server/query/compare", "server/query/logical", "server/query/settings"}, set()),
+    "server/query/ranks": (
+        QUERY | {"server/query/cause", "server/query/compare", "server/query/logical", "server/query/settings"},
+        set(),
+    ),
     "server/query/cause": (QUERY | {"server/query/compare", "server/query/pairs", "server/query/settings"}, set()),
     "server/query/verdict": (
         QUERY | {"server/query/compare", "server/query/pairs", "server/query/settings", "server/query/cause"},

@@ -114,7 +114,7 @@ void AddFocus(const v1::DiffReport& report, Page& page) {
   page.AddHeading(fmt::format("{}: {}, step {}, micro-batch {}, rank {}",
                               report.has_root() ? "Root" : "First origin", PlaceText(focus),
                               focus.step(), focus.micro_batch(), RankText(focus)));
-  page.AddTable(SidesTable(report).Make());
+  if (focus.has_a() || focus.has_b()) page.AddTable(SidesTable(report).Make());
   AddParts(focus, page);
 }
 

@@ -41,6 +41,11 @@ bool IsMissing(const v1::Divergence& d) {
   return d.reason() == v1::REASON_MISSING_IN_A || d.reason() == v1::REASON_MISSING_IN_B;
 }
 
+// Ranks of one run differ from each other.
+bool IsOfReplicas(const v1::Divergence& d) {
+  return d.reason() == v1::REASON_NUMERIC && (d.ranks_a_size() == 0) != (d.ranks_b_size() == 0);
+}
+
 std::string NonfiniteText(const v1::ObservationSide& side) {
   if (side.has_value()) return FormatNumber(side.value());
   return fmt::format("{} NaN and {} infinite", FormatCount(side.nan()),
@@ -281,6 +286,10 @@ std::string StageText(const v1::Divergence& d) {
 std::string ReasonText(const v1::Divergence& d, const v1::DiffReport& report) {
   if (d.reason() == v1::REASON_MISSING_IN_A) return "missing in " + Printable(report.run_a());
   if (d.reason() == v1::REASON_MISSING_IN_B) return "missing in " + Printable(report.run_b());
+  if (IsOfReplicas(d)) {
+    const bool in_a = d.ranks_b_size() == 0;
+    return "the replicas of " + Printable(in_a ? report.run_a() : report.run_b()) + " differ";
+  }
   std::string text = EnumText(*v1::Reason_descriptor(), d.reason());
   std::replace(text.begin(), text.end(), '_', ' ');
   return text;
@@ -299,7 +308,7 @@ std::string PlaceText(const v1::Divergence& d) {
 // "rank 0", "ranks 0-3 (B: 0)", "rank 1, which holds [4:8, 0:10] of (8, 10)"
 std::string HoldersText(const v1::Divergence& d) {
   const std::string& place = d.has_a() ? d.a().place() : d.b().place();
-  return (d.ranks_a_size() + d.ranks_b_size() > 2 ? "ranks " : "rank ") + RankText(d) +
+  return (std::max(d.ranks_a_size(), d.ranks_b_size()) > 1 ? "ranks " : "rank ") + RankText(d) +
          (place.empty() ? "" : ", which holds " + Printable(place));
 }
 
@@ -314,6 +323,7 @@ std::string WhereText(const v1::Divergence& d) {
 std::string RankText(const v1::Divergence& d) {
   if (d.ranks_a_size() + d.ranks_b_size() > 0) {
     const std::string a = RanksText(d.ranks_a()), b = RanksText(d.ranks_b());
+    if (d.ranks_a_size() == 0 || d.ranks_b_size() == 0) return d.ranks_a_size() == 0 ? b : a;
     return a == b ? a : fmt::format("{} (B: {})", a, b);
   }
   return d.has_rank_b() ? fmt::format("{} (B: {})", d.rank(), d.rank_b())
@@ -432,7 +442,8 @@ std::string ValuesAdvice(const v1::DiffReport& report) {
                            first.reason() == v1::REASON_NONFINITE ||
                            first.reason() == v1::REASON_BITWISE;
   const bool imported = report.source_a() == kImport || report.source_b() == kImport;
-  if (first.kind() == v1::KIND_UNSPECIFIED || !same_tensor || imported) return {};
+  if (first.kind() == v1::KIND_UNSPECIFIED || !same_tensor || imported || IsOfReplicas(first))
+    return {};
   CaptureSpec spec{.activation = first.activation(),
                    .micro_batch = first.micro_batch(),
                    .call = first.call(),

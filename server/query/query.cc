@@ -15,6 +15,7 @@
 #include "server/query/noise/noise_store.h"
 #include "server/query/project_store.h"
 #include "server/query/ranks/differing_replicas.h"
+#include "server/query/ranks/own_means.h"
 #include "server/query/rows.h"
 #include "server/query/run_summary.h"
 #include "server/query/run_view.h"
@@ -125,8 +126,8 @@ Result<DiffReport> QueryEngine::Diff(const DiffRequest& request, const OnProgres
     before.push_back(std::move(summary));
   }
   auto report = DiffViews(store, a, b, request, progress, stop);
-  if (report.ok() && report->root)
-    STATCOLLECT_RETURN_IF_ERROR(AddDifferingReplicas(a, b, stop, *report->root));
+  if (report.ok()) STATCOLLECT_RETURN_IF_ERROR(CheckReplicas(a, b, request, stop, *report));
+  if (report.ok() && report->root) STATCOLLECT_RETURN_IF_ERROR(AddOwnMeans(a, b, stop, *report));
   if (report.ok() && report->heat_map) report->heat_map->runs = std::move(before);
   return report;
 }

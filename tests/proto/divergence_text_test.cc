@@ -71,6 +71,23 @@ TEST(RankText, NamesTheRanksOfBOnlyIfTheyAreOthers) {
   EXPECT_EQ(RankText(of), "0 (B: 0, 1)");
 }
 
+TEST(RankText, ReplicasThatDifferAreThoseOfOneRun) {
+  v1::DiffReport report;
+  report.set_run_a("base");
+  report.set_run_b("ort");
+  v1::Divergence d;
+  d.set_step(3);
+  d.set_stage(v1::STAGE_OPTIMIZER);
+  d.set_kind(v1::KIND_WEIGHT);
+  d.set_activation("head.weight");
+  d.set_reason(v1::REASON_NUMERIC);
+  d.set_distance(0.04);
+  for (const std::uint32_t rank : {1u, 3u}) d.add_ranks_b(rank);
+  EXPECT_EQ(Headline(d, report),
+            "at step 3, ranks 1, 3, optimizer, head.weight: the replicas of ort differ, distance "
+            "4e-2");
+}
+
 TEST(DivergenceText, ValuesOfMergedRanksAreFetchedFromTheRankOfEachRun) {
   v1::DiffReport report;
   report.set_run_a("base");

@@ -1,4 +1,4 @@
-// What the cross-rank check of a run says around the root of a diff.
+// Ranks first: a diff's answer about replicas that differ inside one of its runs.
 #ifndef STATCOLLECT_SERVER_QUERY_RANKS_DIFFERING_REPLICAS_H_
 #define STATCOLLECT_SERVER_QUERY_RANKS_DIFFERING_REPLICAS_H_
 
@@ -10,11 +10,15 @@
 
 namespace statcollect::query {
 
-// Adds a cause for each run whose replicas hold other weights, gradients or optimizer states than
-// each other in the root's step, or did so in the step before; none if a cause says so already, or
-// both runs differ alike. `a`, `b`: the runs as their ranks recorded them. Cost: reads these two
-// steps of all ranks; nothing of a run of one rank.
-Status AddDifferingReplicas(RunView& a, RunView& b, const std::stop_token& stop, Root& root);
+// Checks weights, gradients and optimizer states of both runs as `statctl ranks` does, up to the
+// root's step, or to the last compared one. If those of one run part before the root, or there is
+// none, that is the root; otherwise it is one of the causes. Nothing if a cause says so already, or
+// both runs differ alike. Replicas are those that a placement, the configuration or equal bits
+// before call so; a root needs more than rounding between them.
+// `a`, `b`: the runs as their ranks recorded them. Cost: reads two steps of all ranks; as many more
+// as it takes to bisect the others if they differ already in the first of the two.
+Status CheckReplicas(RunView& a, RunView& b, const DiffRequest& request,
+                     const std::stop_token& stop, DiffReport& report);
 
 }  // namespace statcollect::query
 

@@ -4,10 +4,19 @@
 #include <unordered_map>
 #include <utility>
 
+#include "server/query/cause/linear.h"
+
 namespace statcollect::query {
 namespace {
 
 constexpr std::size_t kDistancesMax = 8;  // kept of a step before its finding is known
+
+std::optional<double> FactorOf(const Observation& reference, const Observation& other) {
+  constexpr double kResidual = 1e-3;
+  const auto fit = cause::FitFactor(reference, other);
+  const bool is_all = fit && fit->residual <= kResidual && fit->Explains();
+  return is_all ? std::optional(fit->factor) : std::nullopt;
+}
 
 }  // namespace
 
@@ -83,7 +92,9 @@ void GroupCollector::Measure(const RankStep& read) {
     }
     const Comparison comparison = Compare(r, o, request_.tolerance, false);
     cell.diverged = comparison.agreement == Agreement::kDiverged;
-    at_.measured.emplace(id, comparison);
+    const auto [measured, first] =
+        at_.measured.try_emplace(id, MeasuredReplica{.comparison = comparison, .rank = read.rank});
+    if (first && cell.diverged && same_layout) measured->second.factor = FactorOf(r, o);
   }
 }
 

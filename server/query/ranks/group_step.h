@@ -16,15 +16,22 @@
 
 namespace statcollect::query {
 
+// A rank's tensor that differs from the reference's.
+struct MeasuredReplica {
+  Comparison comparison;
+  std::optional<double> factor;  // times the reference's, if that is all
+  std::uint32_t rank = 0;
+};
+
 struct GroupStep {
   std::uint64_t step = 0;
   std::size_t attempt = 0, group = 0;
   const Ranks* ranks = nullptr;
   std::vector<bool> recorded;                            // by index of the rank
   std::vector<std::optional<std::uint64_t>> data_parts;  // the same; RankStep::data_part
-  std::optional<RankStep> reference;             // of the first rank that recorded something
-  std::vector<std::vector<TensorCell>> cells;    // by index of the rank, then key
-  std::map<std::uint32_t, Comparison> measured;  // by key: a rank that differs from the reference
+  std::optional<RankStep> reference;                  // of the first rank that recorded something
+  std::vector<std::vector<TensorCell>> cells;         // by index of the rank, then key
+  std::map<std::uint32_t, MeasuredReplica> measured;  // by key: the first that differs
 };
 
 // Measures distances while the records of two ranks are in memory, and keeps only the reference

@@ -36,7 +36,8 @@ struct KeyInfo {
       0;  // of the same tensor after an update: key without call, with `init` as `train`
   // key of the same name after the update; of its gradient before it
   std::int64_t weight = -1, gradient = -1;
-  bool agreed = false;  // all replicas were equal bit for bit in an earlier step
+  bool agreed = false;      // all replicas were equal bit for bit in an earlier step
+  bool held_alike = false;  // of a slot: the same, as loaded or after an update, and no constant
 };
 
 // Not thread-safe.

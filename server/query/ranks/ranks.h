@@ -76,6 +76,14 @@ struct RankFinding {
   bool outvoted = false;  // more than half of the replicas agree against `ranks`
   std::optional<double> distance, tolerance;
   DistanceKind distance_kind = DistanceKind::kUnspecified;
+  // Between the first of the ranks and the first that differs from it, if one is a multiple of the
+  // other.
+  std::optional<double> factor;
+  std::uint32_t factor_of = 0, factor_to = 0;  // `factor` times the value on rank `factor_to`
+  bool apart =
+      false;  // by more than rounding: above the tolerance of the dtype, or of another shape
+  std::uint32_t segment = 0;  // number of updates before it in the step (step_order.h)
+  bool replicas = false;  // a placement, the configuration or equal bits before say that they are
   std::optional<double> value,
       expected;                   // rms, loss or norm of the gradient; median or the others'
   std::uint64_t activations = 1;  // number of distinct tensors affected

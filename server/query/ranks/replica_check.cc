@@ -128,6 +128,7 @@ void ReplicaCheck::TakeEqual(const Consensus& found, KeyInfo& info, std::uint64_
   (found.same_bits ? compared_.identical : compared_.within_tolerance) += found.present - 1;
   equal_varied_ += found.same_bits && found.first->varied ? 1 : 0;
   info.agreed = info.agreed || found.same_bits;
+  if (found.same_bits && found.first->varied) keys_[info.slot].held_alike = true;
   if (found.same_bits) return;
   const std::string kind(Name(info.key.kind));
   findings_.NoteOnce("bits " + kind,
@@ -146,8 +147,15 @@ void ReplicaCheck::AddDifference(std::uint32_t id, bool bits, const Consensus& f
   finding.ranks = odd.ranks;
   finding.others = odd.others;
   finding.outvoted = odd.outvoted;
+  finding.apart = !found.same_layout;
+  finding.segment = found.first->segment;
+  finding.replicas = AreReplicas(id);
   if (const auto measured = at.measured.find(id); measured != at.measured.end()) {
-    const Comparison& comparison = measured->second;
+    const Comparison& comparison = measured->second.comparison;
+    finding.apart = comparison.agreement == Agreement::kDiverged;
+    finding.factor = measured->second.factor;
+    finding.factor_of = measured->second.rank;
+    finding.factor_to = at.reference->rank;
     if (comparison.distance) {
       finding.distance = comparison.distance->value;
       finding.distance_kind = comparison.distance->kind;
@@ -155,6 +163,13 @@ void ReplicaCheck::AddDifference(std::uint32_t id, bool bits, const Consensus& f
     finding.tolerance = bits ? 0 : comparison.tolerance;
   }
   findings_.Add(std::move(finding), *found.first);
+}
+
+// What was the same once, or is made of something that was, is meant to stay so.
+bool ReplicaCheck::AreReplicas(std::uint32_t id) const {
+  const KeyInfo& info = keys_[id];
+  if (layout_.stated || info.placed || keys_[info.slot].held_alike) return true;
+  return info.weight >= 0 && keys_[keys_[static_cast<std::uint32_t>(info.weight)].slot].held_alike;
 }
 
 ReplicaCheck::OddRanks ReplicaCheck::FindOdd(std::uint32_t id, bool bits,

@@ -54,6 +54,7 @@ class ReplicaCheck {
   OddRanks FindOdd(std::uint32_t id, bool bits, const GroupStep& at) const;
   OddRanks WhoKeptOld(std::uint32_t id, const GroupStep& at) const;
   bool IsExcused(std::uint32_t id, const GroupStep& at) const;
+  bool AreReplicas(std::uint32_t id) const;
 
   const RanksRequest& request_;
   const ReplicaLayout& layout_;

@@ -25,17 +25,29 @@ std::string AgainstOf(const RankFinding& f) {
   return f.others.empty() ? "" : RanksNamed(" rank", f.others);
 }
 
+// " (distance 0.33)"; " (rank 1's is 0.67 times rank 0's)"
+std::string FarText(const RankFinding& f) {
+  if (f.factor) {
+    return " (rank " + std::to_string(f.factor_of) + "'s is " + ShortNumber(*f.factor) +
+           " times rank " + std::to_string(f.factor_to) + "'s)";
+  }
+  return f.distance ? " (distance " + ShortNumber(*f.distance) + ")" : "";
+}
+
 std::string ReplicasDiffer(const RankFinding& f) {
-  const std::string far = f.distance ? " (distance " + ShortNumber(*f.distance) + ")" : "";
-  const std::string what =
-      f.reason == RankReason::kStateDiffers ? "optimizer state of " + TensorOf(f)
-      : f.reason == RankReason::kGradientsDiffer
-          ? "gradient of " + TensorOf(f)
-          : TensorOf(f) + (f.mode == "init" ? " as loaded" : " after the update");
+  const std::string far = FarText(f);
+  const std::string what = f.reason == RankReason::kStateDiffers
+                               ? "optimizer state of " + TensorOf(f)
+                           : f.reason == RankReason::kGradientsDiffer
+                               ? "gradient of " + TensorOf(f)
+                               : TensorOf(f) + (f.mode == "init"   ? " as loaded"
+                                                : f.mode == "eval" ? " as recorded in evaluation"
+                                                                   : " after the update");
   if (f.others.empty()) {
     std::string text = WhoOf(f) + " do not agree on " + what + far;
     if (f.reason == RankReason::kGradientsDiffer)
-      text += ": was the reduction over the ranks skipped?";
+      text += f.factor ? ": does each rank scale by itself?"
+                       : ": was the reduction over the ranks skipped?";
     return text + (text.back() == '?' ? "" : ".");
   }
   if (!f.outvoted && f.reason == RankReason::kWeightsDiffer && f.mode != "init") {

@@ -420,6 +420,78 @@ TEST_F(LogicalDiff, ReplicasThatDifferAreSaid) {
                   "a: replicas differ: 1 tensor, weight_grad norm.weight, step 1: rank 3 ")));
 }
 
+// The first rank's value, which is compared with the other run, is right.
+TEST_F(LogicalDiff, ReplicasThatPartAreTheRoot) {
+  float apart = 1;
+  const auto write = [&](std::uint64_t other_from) {
+    Write("a", OneRank);
+    Write("b", {.cut = TensorParallel(4),
+                .steps = 4,
+                .change =
+                    [=](const Item& item, std::uint64_t step, std::uint32_t rank, Whole& whole) {
+                      if (Is(item, "norm.weight", Kind::kWeight) && step >= 1 && rank == 3)
+                        whole.values[4] += apart * std::abs(whole.values[4]);
+                      if (Is(item, "q") && step >= other_from) whole.values[20] += 3;
+                    },
+                .without = {}});
+  };
+  const auto expect_root = [](const DiffReport& r) {
+    EXPECT_EQ(r.verdict, Verdict::kDiverged);
+    ASSERT_TRUE(r.root && r.first);
+    EXPECT_EQ(r.root->at.reason, Reason::kNumeric);
+    EXPECT_EQ(r.root->at.activation, "norm.weight");
+    EXPECT_EQ(r.root->at.step, 1u);
+    EXPECT_THAT(r.root->at.ranks_a, IsEmpty());
+    EXPECT_THAT(r.root->at.ranks_b, ElementsAre(3));
+    ASSERT_FALSE(r.root->causes.empty());
+    EXPECT_THAT(r.root->causes.front().text,
+                HasSubstr("the replicas of b differ at step 1: rank 3 does not have the "
+                          "norm.weight after the update of ranks 0-2"));
+    EXPECT_EQ(r.compared.records,
+              r.compared.identical + r.compared.within_tolerance + r.compared.diverged);
+  };
+  write(99);
+  expect_root(Ask());
+  write(2);
+  const DiffReport later = Ask();
+  expect_root(later);
+  EXPECT_EQ(later.first->activation, "q") << "where the runs differ";
+  write(0);
+  EXPECT_EQ(Ask().root->at.activation, "q") << "before the replicas part";
+  apart = 1e-7F;
+  write(99);
+  const DiffReport rounding = Ask();
+  EXPECT_EQ(rounding.verdict, Verdict::kIdentical);
+  EXPECT_THAT(rounding.notes, Contains(HasSubstr("b: replicas differ: 1 tensor")));
+}
+
+// A gradient of a loss is a constant. Without a placement, equal parts of it look like replicas.
+TEST_F(LogicalDiff, PartsOfAConstantAreNotTakenForReplicas) {
+  const auto write = [&](const std::string& name, std::uint32_t ranks, float last) {
+    RunWriter run(store_, name, ranks);
+    Random random(1);
+    for (std::uint64_t step = 0; step < 2; ++step) {
+      const Item& placed = Items().front();
+      const Whole whole = RandomTensor(random, placed.shape);
+      for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+        Record(run, step, placed.key, whole, {{rank, AllOf(placed.shape)}});
+        const Sizes shape = {8, 16 / ranks};
+        Whole constant{shape, std::vector<float>(NumelOf(shape), 0.25F)};
+        constant.values.back() = last;
+        Record(run, step, Key("criterion", Kind::kGradOutput), constant, {{rank, std::nullopt}});
+      }
+    }
+    run.Commit();
+  };
+  write("a", 1, 0.25F);
+  write("b", 2, 0.25F);
+  const DiffReport r = Ask();
+  EXPECT_EQ(r.verdict, Verdict::kIdentical) << ::testing::PrintToString(r.notes);
+  EXPECT_THAT(r.notes, Contains(HasSubstr("layout not known: 1 tensor, such as grad_output crit")));
+  write("b", 2, 0.5F);
+  EXPECT_EQ(Ask().verdict, Verdict::kDiverged) << "replicas of another shape";
+}
+
 TEST_F(LogicalDiff, ARunMayChangeItsLayoutWhenItResumes) {
   Write("a", TensorParallel(2));
   Write("a", {.cut = TensorParallel(4), .first = 3, .change = {}, .without = {}});

@@ -403,6 +403,20 @@ TEST_F(VerdictRootTest, ReplicasThatDifferAreAmongTheCauses) {
   EXPECT_THAT(replicas(DiffWith(bug)), IsEmpty());
 }
 
+// A rank with a learning rate of its own, or whose weight was damaged.
+TEST_F(VerdictRootTest, ReplicasThatDifferAtTheRootAreItsFirstCause) {
+  options_.ranks = 2;
+  of_rank_ = [](std::uint32_t rank, const TensorKey& key, Tensor& tensor) {
+    if (rank == 1 && key == Key("head.weight", Kind::kWeight)) tensor.values[5] += 1;
+  };
+  const DiffReport report = DiffWith([](std::uint64_t, const TensorKey&) { return 0.0; });
+  ASSERT_TRUE(report.root);
+  EXPECT_EQ(report.root->at.activation, "head.weight");
+  EXPECT_EQ(report.root->at.reason, Reason::kNumeric) << "on its rank, the runs differ as well";
+  ASSERT_FALSE(report.root->causes.empty());
+  EXPECT_EQ(report.root->causes.front().rule, "replicas");
+}
+
 // A gradient that one run has in every step, such as that of an input that a checkpoint needs.
 class IdleTest : public StructureTest {
  protected:
