@@ -226,7 +226,7 @@ std::optional<CallNode> ParseCallLine(std::string_view line) {
                           .integer = true,
                           .key = "call_depth"});
   std::string_view rest = line.substr(blanks);
-  const std::size_t header = rest.find("] "), open = rest.find('(');
+  const std::size_t header = rest.find("] ");
   if (rest.starts_with('[') && header != std::string_view::npos) {
     const std::string_view name = rest.substr(1, header - 1);
     rest.remove_prefix(header + 2);
@@ -241,16 +241,16 @@ std::optional<CallNode> ParseCallLine(std::string_view line) {
     }
     return call;
   }
+  const std::size_t log = std::min(rest.rfind("  # {"), rest.size());
+  if (log < rest.size()) call.members.push_back(NodeOfHashes("log", rest.substr(log + 4)));
+  rest = rest.substr(0, log);
+  const std::size_t open = rest.find('(');
   if (rest.starts_with('#') || open == std::string_view::npos || open == 0 ||
       rest.starts_with("->") || rest.starts_with("redistribute_input"))
     return std::nullopt;
   call.members.push_back(TextNode("type", "op"));
   call.members.push_back(TextNode("op_name", rest.substr(0, open)));
-  if (const std::size_t log = rest.rfind("  # {"); log != std::string_view::npos) {
-    call.members.push_back(NodeOfHashes("log", rest.substr(log + 4)));
-    rest = rest.substr(0, log);
-  }
-  const std::size_t arrow = std::min(rest.rfind("  ->  "), rest.size());
+  const std::size_t arrow = std::max(open, std::min(rest.rfind("  ->  "), rest.size()));
   call.members.push_back(TextNode("args_str", rest.substr(open, arrow - open)));
   call.members.push_back(TextNode("output_str", rest.substr(arrow)));
   return call;
