@@ -410,21 +410,22 @@ std::optional<Observation> HashedTensor(const PrintedTensor* tensor, const CallH
   const auto has_bits = [](const CallHash& h) { return h.bits.has_value(); };
   const CallHash* const norm = std::find_if(begin, end, has_norm);
   const CallHash* const bits = std::find_if(begin, end, has_bits);
-  const auto elements = tensor == nullptr ? std::nullopt : Elements(tensor->shape);
+  const auto counted = tensor == nullptr ? std::nullopt : Elements(tensor->shape);
+  const std::uint64_t elements = counted.value_or(0);
   if (norm == end && bits == end) return std::nullopt;
   Observation o;
   o.layout.absent = BitOf(Statistic::kMin) | BitOf(Statistic::kMax) | BitOf(Statistic::kMean) |
                     BitOf(Statistic::kStd) | BitOf(Statistic::kL2) | BitOf(Statistic::kZero) |
                     BitOf(Statistic::kNeg) | BitOf(Statistic::kPos);
-  if (elements) {
+  if (counted) {
     o.layout.dtype = tensor->dtype;
     o.layout.shape = tensor->shape;
-    o.stats.numel = *elements;
+    o.stats.numel = elements;
   } else {
     o.layout.dtype = DType::kF32;
     o.layout.absent |= BitOf(Statistic::kShape);
   }
-  o.stats.has_finite = !elements || *elements > 0;
+  o.stats.has_finite = !counted || elements > 0;
   if (norm == end) {
     o.layout.absent |= BitOf(Statistic::kL1) | BitOf(Statistic::kNan) | BitOf(Statistic::kInf) |
                        BitOf(Statistic::kInfSign);

@@ -102,15 +102,15 @@ std::optional<StoredTensor> ParseTensor(const Pickle& content, const std::string
       .lazy = set("conj") || set("neg")};
 }
 
-// Elements from the first to the last one that the strides reach; empty from 2^62 on.
-std::optional<std::uint64_t> Reach(const StoredTensor& tensor, std::uint64_t elements) {
+// Elements from the first to the last one that the strides reach; 2^62 if there are as many.
+std::uint64_t Reach(const StoredTensor& tensor, std::uint64_t elements) {
   constexpr std::uint64_t kReachMax = std::uint64_t{1} << 62;
   if (elements == 0) return 0;
   std::uint64_t reach = 1;
   for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
     const auto steps = static_cast<std::uint64_t>(tensor.shape[i] - 1),
                stride = static_cast<std::uint64_t>(tensor.strides[i]);
-    if (steps > 0 && stride > (kReachMax - reach) / steps) return std::nullopt;
+    if (steps > 0 && stride > (kReachMax - reach) / steps) return kReachMax;
     reach += steps * stride;
   }
   return reach;
@@ -241,17 +241,17 @@ Status TorchFile::VisitTensor(const StoredTensor& stored, const std::string& pat
                               : "dtype " + Printable(stored.dtype_text, 40));
     return Status::Ok();
   }
-  const auto elements = Elements(stored.shape);
-  const auto reach = elements ? Reach(stored, *elements) : std::nullopt;
+  const auto counted = Elements(stored.shape);
+  const std::uint64_t elements = counted.value_or(0), reach = Reach(stored, elements);
   const std::string member = folder_ + "data/" + stored.key;
   const auto found = members_.find(member);
-  if (!reach || found == members_.end() || *reach > found->second.bytes / DTypeBytes(dtype) ||
-      stored.offset > found->second.bytes / DTypeBytes(dtype) - *reach)
+  const std::uint64_t held = found == members_.end() ? 0 : found->second.bytes / DTypeBytes(dtype);
+  if (!counted || found == members_.end() || reach > held || stored.offset > held - reach)
     return BadInput(file_.path(), 0, "a tensor beyond its storage '" + Printable(member) + "'",
                     kTorchExpected);
   STATCOLLECT_RETURN_IF_ERROR(
       SeekInMember(file_, member, found->second, stored.offset * DTypeBytes(dtype)));
-  const bool rows = *elements == 0 || IsRowByRow(stored);
+  const bool rows = elements == 0 || IsRowByRow(stored);
   Tensor tensor{.path = path, .layout = {.dtype = dtype, .shape = stored.shape}};
   tensor.sketch.resize(kSketchSums);
   const auto stats = ReadStats(file_,
@@ -259,9 +259,9 @@ Status TorchFile::VisitTensor(const StoredTensor& stored, const std::string& pat
                                 .dtype_text = stored.dtype_text,
                                 .big_endian = big_endian_,
                                 .shape = stored.shape,
-                                .elements = *elements,
+                                .elements = elements,
                                 .strides = rows ? std::vector<std::int64_t>() : stored.strides,
-                                .stored = *reach,
+                                .stored = reach,
                                 .ends_file = false},
                                dtype, tensor.sketch);
   if (!stats.ok()) return stats.status();
