@@ -284,7 +284,7 @@ statcollect::Layout ObservedThroughC(std::uint32_t placement_size) {
                                       .partial = 1,
                                       .piece = 2,
                                       .pieces = 5,
-                                      .reserved = 0};
+                                      .unordered = 0};
   const statagent_tensor tensor = ToC(shard.View(), &placement);
   EXPECT_EQ(statagent_observe(agent, handle, &tensor, nullptr), 0) << statagent_last_error();
   statagent_end_step(agent);

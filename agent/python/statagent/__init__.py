@@ -12,6 +12,7 @@
 """
 
 from . import _python  # noqa: F401  # isort: skip - first of all
+from ._layouts.rows import rows
 from ._layouts.samples import batch
 from ._layouts.sequences import sequence
 from ._layouts.user import replicate, shard
@@ -59,6 +60,7 @@ __all__ = [
     "merge",
     "rank",
     "replicate",
+    "rows",
     "sequence",
     "shard",
     "step",

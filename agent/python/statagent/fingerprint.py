@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ._layouts import megatron
+from ._layouts import experts
 from ._layouts.layouts import ModelLayouts, layouts_of
 from ._layouts.merged import Merged, Part
 from ._layouts.placement import Placement
@@ -73,7 +73,7 @@ def _check_dtype(dtype: Any) -> None:
 
 
 def _record(agent: Agent, model: Any, dtype: Any, prefix: str) -> int:
-    modules = name_modules(model, prefix, megatron.keys(model))
+    modules = name_modules(model, prefix, experts.keys(model))
     parameters = name_originals(model, modules, name_parameters(modules, prefix), prefix)
     shards = Shards(model, parameters, [], prefix)
     agent.clock.begin_step()

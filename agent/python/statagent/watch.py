@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ._compile import tracing
-from ._layouts import megatron
+from ._layouts import experts, megatron
 from ._layouts.layouts import layouts_of
 from ._layouts.sharded import Shards, Wrapper
 from ._layouts.slices import name_originals
@@ -185,7 +185,7 @@ def _elements(parameter: Any) -> int:
 
 
 def _sharding(model: Any, wrappers: list[Wrapper]) -> dict[str, str]:
-    found = sharding(model) | (megatron.settings() if megatron.has_megatron(model) else {})
+    found = sharding(model) | experts.settings(model) | (megatron.settings() if megatron.has_megatron(model) else {})
     for wrapper in wrappers:
         found |= wrapper.settings()
     return found
@@ -203,7 +203,7 @@ class _Parts:
 
 
 def _select(model: Any, prefix: str, selection: Selection, kinds: frozenset[str]) -> _Parts:
-    all_modules = name_modules(model, prefix, megatron.keys(model))
+    all_modules = name_modules(model, prefix, experts.keys(model))
     all_parameters = name_originals(model, all_modules, name_parameters(all_modules, prefix), prefix)
     all_buffers = name_buffers(all_modules, prefix)
     selection.check([named.name for named in [*all_modules, *all_parameters, *all_buffers]])

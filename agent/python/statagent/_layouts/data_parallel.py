@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from .._torch import parts
@@ -53,6 +54,14 @@ class Replicas:
 
     def has(self, parameter: Any) -> bool:
         return id(parameter) in self._parameters
+
+
+def all_ranks() -> tuple[int, int] | None:
+    """This process's number among all ranks, and how many there are. None: it is alone."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return of_group(distributed.group.WORLD)
 
 
 def of_group(group: Any) -> tuple[int, int] | None:

@@ -5,7 +5,6 @@ What is not known is None; the collector takes tensors of unknown place that are
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,13 +12,14 @@ from typing import Any
 
 from .._torch.modules import Named
 from ..errors import InvalidArgumentError
-from . import dtensor, megatron
-from .cuts import Span
-from .data_parallel import Replicas, cuts_sequences, data_parallel, of_group
+from . import dtensor, experts, megatron
+from .cuts import Span, cut_along, equal_part
+from .data_parallel import Replicas, all_ranks, cuts_sequences, data_parallel
 from .fsdp1 import FlatShards
 from .pipeline import stages_here
 from .placement import Placement, whole
 from .reports import LogEvent, Reports
+from .rows import Rows
 from .rules import Rules
 from .samples import Batch
 from .sequences import Sequence
@@ -41,6 +41,9 @@ class ModelLayouts:
         self._rules = rules
         self.by_micro_batch = rules.by_micro_batch()
         self._modules = {named.name: named.value for named in modules}
+        of_tokens = experts.inside(model)
+        self._fused = experts.fused(model)
+        self._experts = {name for name, module in self._modules.items() if id(module) in of_tokens}
         self._parameters = {named.name: named for named in parameters}
         self._megatron = megatron.Activations(model) if megatron.has_megatron(model) else None
         self._piece = data_parallel(model) if self._megatron is None else megatron.data_parallel()
@@ -61,6 +64,10 @@ class ModelLayouts:
         self._cut_by_tensors = any(self._piece is not None and n != self._piece[1] for n in sizes)
         self._cuts_sequences = cuts_sequences(model)
 
+    @property
+    def knows_experts(self) -> bool:
+        return bool(self._experts)
+
     def names(self) -> Iterable[str]:
         return self._modules.keys() | self._parameters.keys()
 
@@ -75,6 +82,9 @@ class ModelLayouts:
             rule = self._rules.find(name)
             return None if rule is None else rule.place(shape)
         placed = self._of_activation(name, kind, path, shape, tensor)
+        rows = self._rows(name, kind)
+        if rows is not None:
+            return self._in_any_order(rows, placed, shape)
         return self._among_samples(name, kind, path, micro_batch, shape, placed)
 
     # --- parameters
@@ -100,6 +110,8 @@ class ModelLayouts:
             return mine if mine is not None and mine.boxes[0][1] == shape else None
         if self._megatron is not None:
             return self._megatron.parameter(named.value, named.owner, shape)
+        if id(named.value) in self._fused:
+            return cut_along(shape, {0: equal_part(shape[0], *self._fused[id(named.value)])}) if shape else None
         part = None if self._shards is None else self._shards.of_name(name)
         if self._replicas.has(named.value) or (part is not None and shape == part.shape):
             return whole(shape)
@@ -129,6 +141,17 @@ class ModelLayouts:
             return self._megatron.input(module, shape)
         style = dtensor.input_layout(module)
         return None if style is None else dtensor.placement_under(*style, shape, None)
+
+    def _rows(self, name: str, kind: str) -> Rows | None:
+        """Whether the tensor's rows are a set of tokens."""
+        if kind not in _OF_OUTPUTS | _OF_INPUTS:
+            return None
+        return self._rules.rows(name) or (Rows() if name in self._experts else None)
+
+    def _in_any_order(self, rows: Rows, placed: Placement | None, shape: tuple[int, ...]) -> Placement | None:
+        if placed is None and (self._megatron is not None or self._cut_by_tensors):
+            return None
+        return rows.place(placed or whole(shape), rows.ranks or self._piece or all_ranks() or (0, 1))
 
     def _among_samples(
         self, name: str, kind: str, path: str, micro_batch: int, shape: tuple[int, ...], placed: Placement | None
@@ -228,14 +251,6 @@ class ModelLayouts:
             )
 
 
-def all_ranks() -> tuple[int, int] | None:
-    """This process's number among all ranks, and how many there are. None: it is alone."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return of_group(distributed.group.WORLD)
-
-
 def _features(module: Any) -> int | None:
     """The number of features of a linear layer's whole output."""
     weight = getattr(module, "weight", None)
@@ -300,4 +315,4 @@ def layouts_of(
             f"watch: the pattern {unused[0]!r} of layouts matches nothing; expected one that matches some of: "
             + ", ".join(sorted(found.names())[:12])
         )
-    return None if all_ranks() is None and not layouts else found
+    return None if all_ranks() is None and not layouts and not found.knows_experts else found

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ..errors import InvalidArgumentError
+from .rows import Rows
 from .samples import Batch
 from .sequences import Sequence
 from .user import Replicated, Sharded
@@ -15,7 +16,7 @@ _OF_INPUTS = (Batch, Sequence)  # also of the model's inputs
 
 
 class Rules:
-    """The first pattern that matches a name wins: one of `shard` and `replicate`, one of `batch` and one of `sequence`."""
+    """The first pattern that matches a name wins: one of `shard` and `replicate`, one of `rows`, of `batch`, and of `sequence`."""
 
     def __init__(self, layouts: Mapping[str, Any] | None) -> None:
         if layouts is not None and not isinstance(layouts, Mapping):
@@ -28,15 +29,19 @@ class Rules:
             for each in (value if isinstance(value, (tuple, list)) else (value,))
         ]
         for pattern, layout in self._rules:
-            if not isinstance(pattern, str) or not isinstance(layout, (Sharded, Replicated, *_OF_INPUTS)):
+            if not isinstance(pattern, str) or not isinstance(layout, (Sharded, Replicated, Rows, *_OF_INPUTS)):
                 raise InvalidArgumentError(
                     f"watch: layouts holds {pattern!r}: {layout!r}; expected a pattern of names and statagent.shard, statagent.replicate, "
-                    "statagent.batch or statagent.sequence"
+                    "statagent.rows, statagent.batch or statagent.sequence"
                 )
 
     def find(self, name: str) -> Sharded | Replicated | None:
         """How the tensor is split, apart from the batch."""
         return self._first(name, (Sharded, Replicated))
+
+    def rows(self, name: str) -> Rows | None:
+        """Whether the order of its rows means nothing."""
+        return self._first(name, (Rows,))
 
     def batch(self, name: str) -> Batch | None:
         """Which samples are here."""
