@@ -2,6 +2,7 @@
 #include "server/query/answers/token_sequences.h"
 
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include <gmock/gmock.h>
@@ -87,24 +88,28 @@ TEST(TokenChains, AreFoundAmongThousandsOfSequences) {
 
 class TokenSequencesTest : public ::testing::Test {
  protected:
-  // Rows of the taps "embed" and "layers.0" and log-probabilities; from position `from` on, those
-  // of the layer are `apart` times as large.
-  void Record(const std::string& run, const std::vector<Ids>& sequences, std::uint32_t from = 99,
-              float apart = 1) {
+  // How many times as large as usual a row is.
+  using Size = std::function<float(const std::string& tap, const PlacedToken& token)>;
+  static float Usual(const std::string&, const PlacedToken&) { return 1; }
+  static float LateInTheLayer(const std::string& tap, const PlacedToken& token) {
+    return tap == "layers.0" && token.position >= 3 ? 1.5F : 1;
+  }
+
+  // Rows of the taps "embed", "layers.0" and "layers.1", and log-probabilities.
+  void Record(const std::string& run, const std::vector<Ids>& sequences, const Size& size = Usual) {
     RunWriter writer(store_, run);
-    for (const char* tap : {"embed", "layers.0", "logprob"}) {
-      const bool values = tap == std::string("logprob");
+    for (const std::string tap : {"embed", "layers.0", "layers.1", "logprob"}) {
+      const bool values = tap == "logprob";
       TokenRecord record{.tap = tap, .dtype = DType::kF32, .columns = values ? 1u : 8u};
       for (const Ids& ids : sequences) {
         for (const PlacedToken& token : KeysOf(ids)) {
-          const bool moved = tap == std::string("layers.0") && token.position >= from;
-          const float size = moved ? apart : 1;
+          const float times = size(tap, token);
           TokenRow& row = record.rows.emplace_back();
           row.key = token.key;
           row.position = token.position;
-          row.stats.l2 = size;
-          row.stats.sketch[0] = values ? -static_cast<float>(token.position) : size;
-          row.stats.hash = token.key + (moved ? 1 : 0);
+          row.stats.l2 = times;
+          row.stats.sketch[0] = values ? -static_cast<float>(token.position) : times;
+          row.stats.hash = token.key + (times > 1 ? 1 : 0);
         }
       }
       writer.Tokens(0, record);
@@ -122,7 +127,7 @@ const Ids kLong = {1, 2, 3, 4, 5}, kShort = {1, 2, 9};
 
 TEST_F(TokenSequencesTest, TheOneThatPartsIsShownTapByTap) {
   Record("trainer", {kShort, kLong});
-  Record("engine", {kLong, kShort}, 3, 1.5F);
+  Record("engine", {kLong, kShort}, LateInTheLayer);
   const auto found = Answer();
   ASSERT_TRUE(found.ok()) << found.status().message();
   ASSERT_EQ(found->sequences_size(), 2);
@@ -134,8 +139,8 @@ TEST_F(TokenSequencesTest, TheOneThatPartsIsShownTapByTap) {
   const v1::TokenCells& shown = found->sequence();
   EXPECT_EQ(shown.of().key(), found->sequences(0).key());
   EXPECT_THAT(shown.ids(), ElementsAre(1, 2, 3, 4, 5));
-  ASSERT_EQ(shown.cells().size(), 15u);
-  for (std::size_t i = 0; i < 15; ++i) {
+  ASSERT_EQ(shown.cells().size(), 20u);
+  for (std::size_t i = 0; i < 20; ++i) {
     const auto level = static_cast<std::uint8_t>(shown.cells()[i]);
     if (i == 8 || i == 9) {
       EXPECT_GE(level, kHeatDivergedMin) << i;
@@ -144,13 +149,26 @@ TEST_F(TokenSequencesTest, TheOneThatPartsIsShownTapByTap) {
     }
   }
   ASSERT_EQ(shown.values_size(), 1);
-  EXPECT_EQ(shown.values(0).tap(), 2u);
+  EXPECT_EQ(shown.values(0).tap(), 3u);
   EXPECT_THAT(shown.values(0).b(), ElementsAre(0, -1, -2, -3, -4));
+}
+
+TEST_F(TokenSequencesTest, TheOneThatPartsFirstIsShownNotTheOneThatPartsMost) {
+  const PlacedToken of_short = KeysOf(kShort).back();
+  Record("trainer", {kShort, kLong});
+  Record("engine", {kLong, kShort}, [&](const std::string& tap, const PlacedToken& token) {
+    if (tap == "layers.0") return token == of_short ? 1.01F : 1.0F;
+    return tap == "layers.1" && token.position >= 3 ? 1.5F : 1.0F;
+  });
+  const auto found = Answer();
+  EXPECT_EQ(found->taps(static_cast<int>(found->first())).tap(), "layers.0");
+  EXPECT_EQ(found->sequences(0).diverged(), 2u) << "the long one";
+  EXPECT_THAT(found->sequence().ids(), ElementsAre(1, 2, 9));
 }
 
 TEST_F(TokenSequencesTest, AnyCanBeAskedForByATokenOfIt) {
   Record("trainer", {kShort, kLong});
-  Record("engine", {kLong, kShort}, 3, 1.5F);
+  Record("engine", {kLong, kShort}, LateInTheLayer);
   EXPECT_THAT(Answer(KeysOf(kShort).back().key)->sequence().ids(), ElementsAre(1, 2, 9));
   EXPECT_THAT(Answer(KeysOf(kShort)[1].key)->sequence().ids(), ElementsAre(1, 2, 3, 4, 5))
       << "of those that share it, the one that parts most";
@@ -179,7 +197,7 @@ TEST_F(TokenSequencesTest, WhatOnlyOneRunHasIsSaidAndALongSequenceIsCut) {
   Record("trainer", {many});
   Record("engine", {many});
   const auto long_one = Answer();
-  EXPECT_EQ(long_one->sequence().cells().size(), 3 * kTokenPositionsMax);
+  EXPECT_EQ(long_one->sequence().cells().size(), 4 * kTokenPositionsMax);
   EXPECT_THAT(long_one->notes(0), HasSubstr("of the 16389 tokens of the sequence"));
 }
 
