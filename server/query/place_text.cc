@@ -41,7 +41,9 @@ std::string RangesText(const Placement& place) {
 
 std::string PlaceText(const Placement& place) {
   std::string text;
-  if (!IsWhole(View(place))) {
+  PlacementView of_rows = View(place);
+  of_rows.unordered = 0;  // which rows a rank has means nothing
+  if (!IsWhole(of_rows)) {
     text = (place.ranges.empty() ? BoxesText(place) : RangesText(place)) + " of (";
     for (std::size_t d = 0; d < place.global_shape.size(); ++d)
       text += (d > 0 ? ", " : "") + std::to_string(place.global_shape[d]);

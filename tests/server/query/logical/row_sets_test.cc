@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <span>
 
+#include "server/query/place_text.h"
 #include "server/query/query.h"
 #include "tests/server/query/ask.h"
 #include "tests/server/query/logical/cut_tensor.h"
@@ -106,6 +107,14 @@ TEST_F(RowSets, ARowThatIsMissingIsFoundAtItsExpert) {
   EXPECT_EQ(r.first->activation, "experts.1");
   EXPECT_EQ(r.first->reason, Reason::kShape);
   EXPECT_EQ(r.first->step, 1u);
+}
+
+// Rows have no place; parts of them do.
+TEST(PlaceText, OfRowsInAnyOrderSaysWhichColumns) {
+  Placement place{.global_shape = {1, 8}, .boxes = {0, 0, 1, 8}, .unordered = 1};
+  EXPECT_EQ(PlaceText(place), "");
+  place.boxes = {0, 4, 1, 4};
+  EXPECT_EQ(PlaceText(place), "[0:1, 4:8] of (1, 8)");
 }
 
 }  // namespace
