@@ -215,7 +215,7 @@ def debug_log(path: Path, nudge: float = 0.0, hashes: Any = "norm", layer: int =
     torch.manual_seed(0)
     net = Net()
     with torch.no_grad():
-        net.layers[layer].weight[0, 0] += nudge  # type: ignore[index, operator, union-attr]
+        next(net.layers[layer].parameters())[0, 0] += nudge
     x = torch.randn(4, 8)
     with DebugMode(record_nn_module=True) as mode, DebugMode.log_tensor_hashes(hash_fn=hashes, hash_inputs=True):
         net(x).sum().backward()
@@ -246,7 +246,7 @@ def test_two_logs_of_debug_mode_are_compared_and_the_first_call_is_named(
 def test_the_norm_of_debug_mode_is_the_l1_norm(shared_collector: Collector, tmp_path: Path) -> None:
     imported(shared_collector, debug_log(tmp_path / "log.json", hashes=["norm", "hash_tensor"]), "norms")
     torch.manual_seed(0)
-    weight = Net().layers[0].weight.detach()
+    weight = next(Net().layers[0].parameters()).detach()
     point = shared_collector.json("tensor", "norms", "Net.layers.0.aten::t", "--kind", "input")["records"][0]
     assert point["stats"]["l1"] == pytest.approx(weight.double().abs().sum().item(), rel=1e-15)
     assert point["stats"]["hash_kind"] == "xor64" and point["stats"]["max"] is None
