@@ -1579,10 +1579,10 @@ export interface components {
              */
             dtype: "f64" | "f32" | "f16" | "bf16" | "f8e4m3" | "f8e5m2" | "i8" | "i16" | "i32" | "i64" | "u8" | "u16" | "u32" | "u64" | "bool" | "c64" | "c128" | null;
             /**
-             * @description The kind of a record's hash. Only hashes of the same kind are comparable.; null: statagent's own, of definition 2; no longer written; hash_kind_crc32: of the tensor's bytes; hash_kind_xor64: XOR of the tensor's 64-bit words; hash_kind_md5: first 64 bits, big endian; hash_kind_sha1: first 64 bits, big endian; hash_kind_content3: statagent's own, of definition 3: agent/stats/fingerprint.h
+             * @description The kind of a record's hash. Only hashes of the same kind are comparable.; null: statagent's own, of definition 2; no longer written; hash_kind_crc32: of the tensor's bytes; hash_kind_xor64: XOR of the tensor's 64-bit words; hash_kind_md5: first 64 bits, big endian; hash_kind_sha1: first 64 bits, big endian; hash_kind_content3: statagent's own, of definition 3: agent/stats/fingerprint.h; hash_kind_rows3: the same, of a tensor with an unordered dimension (Placement): equal for equal sets of rows
              * @enum {unknown}
              */
-            hash_kind: "hash_kind_crc32" | "hash_kind_xor64" | "hash_kind_md5" | "hash_kind_sha1" | "hash_kind_content3" | null;
+            hash_kind: "hash_kind_crc32" | "hash_kind_xor64" | "hash_kind_md5" | "hash_kind_sha1" | "hash_kind_content3" | "hash_kind_rows3" | null;
             /** @description dense from 0 */
             id: number;
             /** @description absent: the whole tensor if the launch has one rank, otherwise not known */
@@ -1868,6 +1868,8 @@ export interface components {
             pieces: number;
             /** @description Or ranges of the flattened logical tensor: start and stop of each, in the order of the rank's tensor. */
             ranges: number[];
+            /** @description 1 + the dimension along which this rank has a set of entries, in an order that means nothing; 0: none. The logical tensor and its boxes then have the size 1 there, and pieces add up to a larger set, hash and sketch as well. The hash kind is ROWS3, which collectors that do not know this field refuse. */
+            unordered: number;
         };
         /** @description Whether something holds that makes a comparison valid. */
         PremiseCheck: {
