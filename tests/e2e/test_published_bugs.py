@@ -44,4 +44,4 @@ def test_each_case_has_a_source_and_a_place_where_it_acts() -> None:
 
 def test_the_documentation_has_every_case() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "layouts.md").read_text(encoding="utf-8")
-    assert all(f"| {case.source} | {case.layout} | {case.text} |" in page for case in CASES)
+    assert all(f"\n{case.source} | {case.layout} | {case.text} | " in page for case in CASES)

@@ -24,17 +24,22 @@ class Axis:
 
 @dataclass(frozen=True)
 class Grid:
-    """tp: tensors; cp: sequences; dp: samples, and experts if they are split."""
+    """tp: tensors; cp: sequences; dp: samples; of their ranks, ep: experts, which the ranks of `again` have once more."""
 
     tp: Axis = Axis()
     cp: Axis = Axis()
     dp: Axis = Axis()
+    ep: Axis = Axis()
+    again: Axis = Axis()
 
     @staticmethod
-    def of(tp: int = 1, cp: int = 1, dp: int = 1) -> Grid:
-        """Neighbours are of one tp group, then of one cp group, then of one dp group. All ranks make all groups, in the same order."""
+    def of(tp: int = 1, cp: int = 1, dp: int = 1, ep: int = 0) -> Grid:
+        """Neighbours are of one tp group, then of one cp group, then of one dp group. All ranks make all groups, in the same order. `ep`: of the
+        dp ranks; 0: all."""
+        ep = ep or dp
         ranks = torch.arange(tp * cp * dp).reshape(dp, cp, tp)
-        return Grid(_axis(ranks, 2), _axis(ranks, 1), _axis(ranks, 0))
+        experts = ranks.reshape(dp // ep, ep, cp, tp)
+        return Grid(_axis(ranks, 2), _axis(ranks, 1), _axis(ranks, 0), _axis(experts, 1), _axis(experts, 0))
 
 
 def _axis(ranks: torch.Tensor, dim: int) -> Axis:
@@ -71,7 +76,7 @@ def own(x: torch.Tensor, dim: int, axis: Axis) -> torch.Tensor:
 
 
 def own_zigzag(x: torch.Tensor, dim: int, axis: Axis) -> torch.Tensor:
-    """Of twice as many chunks as ranks, one from the front and one from the back, so that all ranks have as much of a causal mask."""
+    """The chunks number r and 2N - 1 - r of 2N: as much of what a causal mask leaves as the other ranks have."""
     chunks = x.chunk(2 * axis.size, dim)
     return torch.cat([chunks[axis.rank], chunks[2 * axis.size - 1 - axis.rank]], dim)
 
@@ -127,3 +132,21 @@ def sum_parts(x: torch.Tensor, dim: int, axis: Axis) -> torch.Tensor:
     if axis.size == 1:
         return x
     return _Both.apply(x, lambda v: own(total(v, axis), dim, axis), lambda g: gathered(g, dim, axis))
+
+
+def _exchanged(x: torch.Tensor, to: list[int], from_: list[int], axis: Axis) -> torch.Tensor:
+    received = x.new_empty((sum(from_), *x.shape[1:]))
+    distributed.all_to_all_single(received, x.detach().contiguous(), from_, to, group=axis.group)
+    return received
+
+
+def counts(to: list[int], axis: Axis) -> list[int]:
+    """How many rows each rank of the axis sends here, if this one sends so many to each."""
+    return to if axis.size == 1 else _exchanged(torch.tensor(to), [1] * axis.size, [1] * axis.size, axis).tolist()
+
+
+def exchange(x: torch.Tensor, to: list[int], from_: list[int], axis: Axis) -> torch.Tensor:
+    """Rows to other ranks, in their order, and theirs from there; their gradients go back."""
+    if axis.size == 1:
+        return x
+    return _Both.apply(x, lambda v: _exchanged(v, to, from_, axis), lambda g: _exchanged(g, from_, to, axis))

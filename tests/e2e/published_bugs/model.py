@@ -21,13 +21,16 @@ IGNORED = -100  # a target that does not count
 
 @dataclass(frozen=True)
 class Setup:
-    """sequence: activations between the matrices are cut over tp. zigzag: contexts are dealt to cp so that all have as much of the mask.
-    experts: the second block has experts, which are cut over dp. smoothing: of the labels. second: a second head predicts the token after the next. clip: the largest norm of the gradient."""
+    """sequence: activations between the matrices are cut over tp. zigzag: sequences are cut over cp so that each rank has two parts. experts:
+    the second block has experts, which are cut over ep; dispatch: tokens go to them and back; shared: and one that all tokens use. smoothing:
+    of the labels. second: a second head predicts the token after the next. clip: the largest norm of the gradient."""
 
     grid: Grid = field(default_factory=Grid)
     sequence: bool = False
     zigzag: bool = False
     experts: bool = False
+    dispatch: bool = False
+    shared: bool = False
     smoothing: float = 0
     second: bool = False
     clip: float = 0
@@ -42,7 +45,7 @@ class Setup:
         return self.grid.tp if self.sequence else Axis()
 
     def context(self, x: torch.Tensor, dim: int) -> torch.Tensor:
-        """This rank's part of the context."""
+        """This rank's part of the sequence."""
         return (c.own_zigzag if self.zigzag else c.own)(x, dim, self.grid.cp)
 
 
@@ -190,7 +193,8 @@ def _saved_in_parts(x: torch.Tensor, setup: Setup) -> Any:
 
 
 class Experts(nn.Module):
-    """Two of four experts for each token. Over tp, each expert is cut, over dp, each rank has some experts and sees the tokens of all."""
+    """Two of four experts for each token. Over tp, each expert is cut, over ep, each rank has some experts; it sees the tokens of all, or is sent
+    those that chose them."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__()
@@ -199,31 +203,59 @@ class Experts(nn.Module):
         grid, self.mine = setup.grid, []
         for e in range(EXPERTS):
             first, second = 0.2 * torch.randn(2 * WIDTH, WIDTH), 0.2 * torch.randn(WIDTH, 2 * WIDTH)
-            if e * grid.dp.size // EXPERTS == grid.dp.rank:
+            if e * grid.ep.size // EXPERTS == grid.ep.rank:
                 self.mine.append(e)
                 self.register_parameter(f"first{e}", _part(first, 0, grid.tp))
                 self.register_parameter(f"second{e}", _part(second, 1, grid.tp))
         self.balance = torch.zeros(())
+        self.shared = nn.Linear(WIDTH, WIDTH) if setup.shared else None
+
+    def _expert(self, e: int, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(F.gelu(F.linear(x, getattr(self, f"first{e}"))), getattr(self, f"second{e}"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         setup, grid = self.setup, self.setup.grid
         probabilities = self.router(x).softmax(-1)
         gates, chosen = probabilities.topk(2, -1)
         self.balance = self._balance(probabilities, chosen)
+        if setup.dispatch:
+            return self._dispatched(x, gates, chosen)
         tokens = into(x, setup, "experts")
         if setup.sequence:
             gates, chosen = c.join(gates, 1, grid.tp), c.gathered(chosen, 1, grid.tp)
         elif setup.bug != "router_replicas":
             gates = c.enter(gates, grid.tp)
-        tokens, chosen = c.join(tokens, 0, grid.dp), c.gathered(chosen, 0, grid.dp)
-        gates = c.gathered(gates, 0, grid.dp) if setup.bug == "detached_gates" else c.join(gates, 0, grid.dp)
+        gather = c.join_same if setup.bug == "gathered_tokens" else c.join
+        tokens, chosen = gather(tokens, 0, grid.ep), c.gathered(chosen, 0, grid.ep)
+        gates = c.gathered(gates, 0, grid.ep) if setup.bug == "detached_gates" else c.join(gates, 0, grid.ep)
         out = torch.zeros_like(tokens)
         for e in self.mine:
             gate = (gates * (chosen == e)).sum(-1, keepdim=True)
-            first, second = getattr(self, f"first{e}"), getattr(self, f"second{e}")
-            out = out + gate * F.linear(F.gelu(F.linear(tokens, first)), second)
-        out = c.sum_parts(out, 0, grid.dp)
-        return c.sum_parts(out, 1, grid.tp) if setup.sequence else c.leave(out, grid.tp)
+            out = out + gate * self._expert(e, tokens)
+        out = c.sum_parts(out, 0, grid.ep)
+        if self.shared is None:
+            return c.sum_parts(out, 1, grid.tp) if setup.sequence else c.leave(out, grid.tp)
+        if setup.bug == "shared_expert":
+            return c.leave(out + self.shared(x), grid.tp)
+        return c.leave(out, grid.tp) + self.shared(x)
+
+    def _dispatched(self, x: torch.Tensor, gates: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        """Each token goes to the ranks of its experts, in the order of the experts, and comes back from there."""
+        ep, expert = self.setup.grid.ep, chosen.flatten()
+        order = expert.argsort(stable=True)
+        token = order // chosen.shape[-1]
+        to = torch.bincount(expert * ep.size // EXPERTS, minlength=ep.size).tolist()
+        from_ = c.counts(to, ep)
+        rows, which = c.exchange(x.flatten(0, 1)[token], to, from_, ep), c.exchange(expert[order], to, from_, ep)
+        out = torch.zeros_like(rows)
+        for e in self.mine:
+            here = (which == e).nonzero().squeeze(1)
+            out = out.index_copy(0, here, self._expert(e, rows[here]))
+        back = c.exchange(out, from_, to, ep)
+        if self.setup.bug == "own_tokens" and ep.size > 1:
+            back = back * (expert[order] * ep.size // EXPERTS == ep.rank).unsqueeze(-1)
+        weighted = back * gates.flatten()[order].unsqueeze(-1)
+        return torch.zeros_like(x.flatten(0, 1)).index_add(0, token, weighted).view_as(x)
 
     def _balance(self, probabilities: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         """This rank's share of the auxiliary loss: the load of each expert times its mean probability."""
@@ -297,10 +329,9 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor, targets: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
         setup, cp, between = self.setup, self.setup.grid.cp, self.setup.between
-        places = setup.context(torch.arange(x.shape[1] * cp.size), 0)
-        table = places
-        if setup.bug in ("positions", "zigzag_positions"):
-            table = torch.arange(x.shape[1]) + x.shape[1] * cp.rank * setup.zigzag
+        places = setup.context(torch.arange(CONTEXT), 0)
+        tables = {"positions": torch.arange(x.shape[1]), "zigzag_positions": c.own(torch.arange(CONTEXT), 0, cp)}
+        table = tables.get(setup.bug or "", places)
         x = self.tokens(x) + self.positions(c.own(table, 0, between))
         for block in self.blocks.values():
             x = block(x, places)

@@ -16,8 +16,8 @@ def tables(answers: list[Answer]) -> str:
     lines = [
         f"{found} of {len(answers)} are named at their tensor and step; {quiet} of {pairs} layouts without a bug are quiet.",
         "",
-        "| reported in | layout | bug | named in step 0 |",
-        "|---|---|---|---|",
+        "reported in | layout | bug | named in step 0",
+        "---|---|---|---",
     ]
     for answer in answers:
         root, case = answer.root, answer.case
@@ -25,7 +25,7 @@ def tables(answers: list[Answer]) -> str:
         at = f", step {root['step']}" if root and root["step"] else ""
         clean = "" if answer.quiet else f"; **without the bug {verdict_of(answer.clean)}**"
         lines.append(
-            f"| {case.source} | {case.layout} | {case.text} | {'' if answer.found else '**elsewhere**: '}{where}{at}{clean} |"
+            f"{case.source} | {case.layout} | {case.text} | {'' if answer.found else '**elsewhere**: '}{where}{at}{clean}"
         )
     lines += ["", "Not shown:", ""]
     lines += [f"- {where}{': ' if what else ''}{what}: {why}." for where, what, why in NOT_SHOWN]

@@ -38,6 +38,8 @@ def part_of(setup: Setup, batch: tuple[torch.Tensor, ...]) -> list[torch.Tensor]
     """This rank's samples, and of these its part of the sequences."""
     grid = setup.grid
     inputs, targets, after = (setup.context(c.own(each, 0, grid.dp), 1) for each in batch)
+    if setup.bug == "zigzag_targets":
+        targets = c.own_zigzag(c.own(batch[1], 0, grid.dp), 1, grid.cp)
     if setup.bug == "rolled_targets":  # from this rank's part of the inputs, whose last token's successor is on the next rank
         mask = targets == IGNORED
         targets = inputs.roll(-1, 1).masked_fill(mask, IGNORED)
@@ -90,12 +92,13 @@ def reduce_gradients(setup: Setup, net: Net) -> None:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         partial = (setup.sequence or name.endswith("head_norm.weight")) and not getattr(parameter, "cut", False)
-        sums = {"tp": partial, "cp": True, "dp": not is_expert(name)}
+        expert = is_expert(name)
+        sums = {"tp": partial, "cp": True, "dp": not expert, "again": expert and bug != "expert_replicas"}
         for axis, due in sums.items():
             again = bug == "reduced_twice" and axis == "tp" and name.endswith(".shared.weight")
             if again or (due and not left_out(axis, name)):
                 parameter.grad.copy_(c.total(parameter.grad, getattr(grid, axis)))
-        if bug != "not_averaged" and not (bug == "expert_scale" and is_expert(name)):
+        if bug != "not_averaged" and not (bug == "expert_scale" and expert):
             parameter.grad.div_(grid.dp.size)
 
 
@@ -105,15 +108,17 @@ def clip(setup: Setup, net: Net) -> float:
     for name, parameter in net.named_parameters():
         assert parameter.grad is not None
         square = parameter.grad.square().sum()
-        if getattr(parameter, "cut", False):
+        if getattr(parameter, "cut", False) and bug != "own_norm":
             taken_for_a_replica = bug == "sink_norm" and name.endswith("sink")
             square = c.total(square * (grid.tp.rank == 0 or not taken_for_a_replica), grid.tp)
         if is_expert(name):
             continue
         total += square
     experts = sum((p.grad.square().sum() for n, p in net.named_parameters() if is_expert(n)), torch.zeros(()))  # type: ignore[union-attr]
-    total += c.total(experts * (grid.dp.rank == 0 or bug != "expert_norm"), grid.dp, grid.tp)
-    norm = total.sqrt()
+    if bug == "mean_of_norms":  # of each rank's own parameters
+        norm = c.total((total + experts).sqrt(), grid.ep) / grid.ep.size
+    else:
+        norm = (total + c.total(experts * (grid.ep.rank == 0 or bug != "expert_norm"), grid.ep, grid.tp)).sqrt()
     for parameter in net.parameters():
         parameter.grad.mul_((setup.clip / (norm + 1e-6)).clamp(max=1))  # type: ignore[union-attr]
     return float(norm)
@@ -121,7 +126,7 @@ def clip(setup: Setup, net: Net) -> float:
 
 def layouts(setup: Setup, net: Net) -> dict[str, Any] | None:
     """What the user of such a model says to watch."""
-    grid, said = setup.grid, dict[str, Any]()
+    grid, said, between = setup.grid, dict[str, Any](), setup.between
     if (grid.tp.size, grid.cp.size, grid.dp.size) == (1, 1, 1):
         return None
     if grid.tp.size > 1:
@@ -129,9 +134,8 @@ def layouts(setup: Setup, net: Net) -> dict[str, Any] | None:
         rows = ("tokens.weight", "head*.weight", "*.qkv.*", "*.fc1.weight", "*.fc1.bias", "*.sink", "*.mlp.first*")
         said |= dict.fromkeys(rows, statagent.shard(0, tp))
         said |= dict.fromkeys(("*.wo.weight", "*.fc2.weight", "*.mlp.second*"), statagent.shard(1, tp))
-        said |= dict.fromkeys(("*.qkv", "*.fc1", "head", "head2"), statagent.shard(-1, tp)) | {
-            "*.head_norm": statagent.shard(2, tp)
-        }
+        said |= dict.fromkeys(("*.qkv", "*.fc1", "head", "head2"), statagent.shard(-1, tp))
+        said["*.head_norm"] = statagent.shard(2, tp)
     replicas = dict.fromkeys(("*.weight", "*.bias", "*.sink", "*.mlp.first*", "*.mlp.second*"), statagent.replicate())
     said |= {pattern: layout for pattern, layout in replicas.items() if pattern not in said}
     between = setup.between
@@ -153,7 +157,7 @@ def layouts(setup: Setup, net: Net) -> dict[str, Any] | None:
 
 
 def train(options: dict[str, Any], run: str, steps: int) -> None:
-    cuts = {axis: options.pop(axis) for axis in ("tp", "cp", "dp") if axis in options}
+    cuts = {axis: options.pop(axis) for axis in ("tp", "cp", "dp", "ep") if axis in options}
     setup = Setup(grid=Grid.of(**cuts) if cuts else Grid(), **options)
     torch.manual_seed(1)
     net = Net(setup)
@@ -176,15 +180,17 @@ def train(options: dict[str, Any], run: str, steps: int) -> None:
             logged += 0.5 * (c.total(net.balance, setup.between) - net.balance.detach())
         statagent.log_scalar("loss", float(logged))
         optimizer.step()
-        if setup.zero and setup.grid.dp.size > 1:
+        if setup.zero:
             hand_out(setup, net)
+            if step + 1 < steps:
+                statagent.fingerprint(net)  # no rank's optimizer updates what it was handed
         net.zero_grad()
     statagent.close(timeout=20)
 
 
 def hand_out(setup: Setup, net: Net) -> None:
     for i, (name, parameter) in enumerate(net.named_parameters()):
-        if setup.bug != "not_handed_out" or name != "head.weight":
+        if setup.grid.dp.size > 1 and (setup.bug != "not_handed_out" or name != "head.weight"):
             distributed.broadcast(parameter.data, src=i % setup.grid.dp.size, group=setup.grid.dp.group)
 
 
