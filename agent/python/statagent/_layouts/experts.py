@@ -86,7 +86,7 @@ def _mixtures(model: Any) -> Iterator[_Mixture]:
             experts = [(f"{key}", child) for key, child in parts.children(each)]
             if not _are_alike([child for _, child in experts]):
                 continue
-            widths = {shape[-1] for shape in _shapes(experts[0][1]) if len(shape) == 2}
+            widths = {shape[-1] for shape in _sizes_of(experts[0][1]) if len(shape) == 2}
             total = _experts_of_router(module, child, len(experts), widths)
             if total is not None:
                 yield _Mixture(experts, total)
@@ -98,10 +98,10 @@ def _is_list(module: Any) -> bool:
 
 def _are_alike(modules: list[Any]) -> bool:
     """Whether they are of one class, with parameters of the same shapes."""
-    return bool(modules) and len({type(module) for module in modules}) == 1 and len(set(map(_shapes, modules))) == 1
+    return bool(modules) and len({type(module) for module in modules}) == 1 and len(set(map(_sizes_of, modules))) == 1
 
 
-def _shapes(module: Any) -> tuple[tuple[int, ...], ...]:
+def _sizes_of(module: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(parameter.shape) for parameter in parts.all_parameters(module))
 
 
