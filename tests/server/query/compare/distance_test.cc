@@ -372,8 +372,9 @@ TEST(Distance, ComparesOnlyWhatBothSidesHaveAndTrust) {
 
 TEST(Distance, HashesOfAnotherKindTellNothing) {
   const Tensor a = Random(64, 2);
-  const std::initializer_list<Statistic> values = {
-      Statistic::kMin, Statistic::kMax, Statistic::kMean, Statistic::kStd, Statistic::kL2};
+  const std::initializer_list<Statistic> values = {Statistic::kMin,  Statistic::kMax,
+                                                   Statistic::kMean, Statistic::kStd,
+                                                   Statistic::kL1,   Statistic::kL2};
   Seen x = Without(a, values), y = x;
   x.layout.hash_kind = y.layout.hash_kind = HashKind::kCrc32;
   const auto compare = [&] { return Compare(x.observation(), y.observation(), {}, false); };
