@@ -117,7 +117,7 @@ def test_another_sequence_can_be_chosen_and_linked(recorded: Collector, open_pag
     assert [option.split(",")[0] for option in options] == ["1: 48 tokens", "2: 30 tokens", "3: 12 tokens"]
     assert options[2].endswith("within rounding")
     page.locator(".choice select").select_option(index=2)
-    until(page, "document.querySelector('.heat-canvas').ariaLabel.includes('over 12 positions')")
+    until(page, "document.querySelector('.heat-canvas')?.ariaLabel?.includes('over 12 positions')")
     assert page.locator(".mark.origin").count() == 0
     other = open_page(recorded, page.url.split(recorded.http)[1])
     painted(other)

@@ -36,6 +36,14 @@ double ValueOr0(const Map& map, const Key& key) {
   return found == map.end() ? 0 : found->second;
 }
 
+// The sketch of a set of rows is that of their sum, in which rows that err alike add up. 1: no set.
+double RowsThatAddUp(const Layout& layout) {
+  if (layout.hash_kind != HashKind::kRows3 || layout.shape.empty()) return 1;
+  const std::uint32_t unordered = layout.placement ? layout.placement->unordered : 0;
+  const auto rows = layout.shape[unordered == 0 ? 0 : unordered - 1];
+  return std::max(1.0, static_cast<double>(rows));
+}
+
 }  // namespace
 
 std::vector<Explained> Explainer::Step(std::span<const TensorPair> pairs) {
@@ -119,7 +127,7 @@ void Explainer::Explain(const TensorPair& pair, Explained& to) {
       to.spread = SpreadOf(pair, state ? guessed::kSketchesOfState : guessed::kSketchesOfUpdate);
   }
   to.fresh = to.fresh || level < guessed::kFreshRoundings * to.rounding;
-  to.expected = std::hypot(level, to.rounding);
+  to.expected = std::hypot(level, to.rounding) * std::sqrt(RowsThatAddUp(*pair.a.layout));
 }
 
 // --- forward
