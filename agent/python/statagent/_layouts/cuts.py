@@ -66,11 +66,8 @@ def cut_along(shape: tuple[int, ...], cuts: Mapping[int, tuple[int, tuple[Span, 
 def cut_again(placed: Placement, dim: int, length: int, spans: tuple[Span, ...]) -> Placement | None:
     """The place in the whole of a tensor whose place in this rank's part of it is `placed`. Of the whole's `length` entries along `dim`, the
     part has `spans`. None: boxes would differ in two dimensions."""
-    shape, boxes = placed.global_shape, placed.boxes
-    along = next((d for d in range(len(shape)) if len({(offset[d], size[d]) for offset, size in boxes}) > 1), None)
     here: dict[int, tuple[int, tuple[Span, ...]]] = {}
-    for d, total in enumerate(shape):
-        held = tuple((offset[d], offset[d] + size[d]) for offset, size in (boxes if d == along else boxes[:1]))
+    for d, (total, held) in enumerate(zip(placed.global_shape, _held(placed))):
         if d == dim:
             total, held = length, joined([span for start, stop in held for span in within(spans, start, stop)]) or ((0, 0),)
         here[d] = total, held
@@ -90,17 +87,21 @@ def part_of(placement: Placement | None, start: int, stop: int) -> Placement | N
     return Placement(placement.global_shape, ranges=here or ((0, 0),)) if len(here) <= RANGES_MAX else None
 
 
+def _held(placement: Placement) -> list[tuple[Span, ...]]:
+    """What its boxes hold along each dimension. They differ in one at most."""
+    boxes, dims = placement.boxes, range(len(placement.global_shape))
+    spans = [tuple((offset[d], offset[d] + size[d]) for offset, size in boxes) for d in dims]
+    return [here if len(set(here)) > 1 else here[:1] for here in spans]
+
+
 def _ranges(placement: Placement) -> tuple[Span, ...] | None:
     """Of the flattened whole, in the order of a tensor that consists of these boxes."""
-    shape, boxes = placement.global_shape, placement.boxes
+    shape = placement.global_shape
     if not shape:
         return ((0, 1),)
-    along = next((d for d in range(len(shape)) if len({(offset[d], size[d]) for offset, size in boxes}) > 1), 0)
-    dims = [
-        [(offset[d], offset[d] + size[d]) for offset, size in (boxes if d == along else boxes[:1])] for d in range(len(shape))
-    ]
+    dims = _held(placement)
     last = len(shape)
-    while last > 1 and dims[last - 1] == [(0, shape[last - 1])]:
+    while last > 1 and dims[last - 1] == ((0, shape[last - 1]),):
         last -= 1
     inner = math.prod(shape[last:])
     rows = [[i for start, stop in dims[d] for i in range(start, stop)] for d in range(last - 1)]

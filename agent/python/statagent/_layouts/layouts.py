@@ -169,7 +169,7 @@ class ModelLayouts:
             placed = whole(shape)  # all of what there is of these tokens
         if placed is None or (self._megatron is not None and kind == "output" and len(shape) == 1):
             return placed  # the latter: a bias beside the output
-        sharing = (0, 1)  # of the ranks with parts of the same sequences, where these are no parts of one tensor
+        sharing = (0, 1)  # this rank among those that share sequences, if the tensor has no place along them
         if cut is not None:
             compared = cut.gradients or kind not in _GRADIENTS
             within = cut.place(placed, self._sequences, self._tokens) if compared and self._tokens is not None else None

@@ -35,7 +35,7 @@ class Merged:
         self._names = [(path, names) for path, names in reversed(found) if isinstance(names, Mapping)]  # inner ones first
 
     def parts(self, named: Named, parameter: Any) -> list[Part] | None:
-        """None: it is no layer of an engine, or repacked for a kernel; then it is recorded as it is."""
+        """None: not a layer of an engine, or repacked for a kernel: it is recorded unchanged."""
         shape, owner = tuple(parameter.shape), named.owner
         if hasattr(owner, "local_num_experts") and hasattr(owner, "moe_config"):
             return [self._experts(named, shape)]
