@@ -162,6 +162,10 @@ HELD_AGAINST_EACH_OTHER = (
 )
 
 
+# torch's Muon makes its updates orthogonal in bfloat16. Its mistakes change the loss by 5e-3 or more.
+ROUNDS_INSIDE = {"optimizers_muon"}
+
+
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("name", HELD_AGAINST_EACH_OTHER)
 def test_legal_changes_of_an_unseen_family_only_round_differently(name: str) -> None:
@@ -169,7 +173,8 @@ def test_legal_changes_of_an_unseen_family_only_round_differently(name: str) -> 
     if families.missing(name):
         pytest.skip(f"{families.missing(name)} is not installed")
     family = families.load(name).FAMILY
-    first, rounding = losses(name, []), 2e-5 if family.precision == "f32" else 1e-3
+    in_f32 = family.precision == "f32" and name not in ROUNDS_INSIDE
+    first, rounding = losses(name, []), 2e-5 if in_f32 else 1e-3
     assert first != losses(name, [], seed=1), "weights and data must depend on the seed"
     for change in legal.of_family(family):
         if not change.idle:  # with a process group of its own
