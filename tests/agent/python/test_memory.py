@@ -215,7 +215,7 @@ def test_what_the_allocator_counts(agent: Agent, recording: Recording, monkeypat
     monkeypatch.setattr(torch, "cuda", cuda)
     for choices in ({"phases"}, {"phases", "peaks"}):
         observer = MemoryObserver(agent, nn.Linear(2, 2), [], frozenset(choices))
-        monkeypatch.setattr(observer, "_device", lambda: 1)
+        monkeypatch.setattr(observer, "_device_of_model", lambda: 1)
         observer.phase("pre_forward")
         cuda.current, cuda.peak = 150, max(cuda.peak, 250)
         observer.phase("post_forward")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,13 @@ from .arguments import encode, encode_all
 from .library import DENSITIES, KINDS, MODES, PHASES, QUANTITIES, Counts, Density, Identity, Memory, Options, VisitDropped, check
 from .rows import record_rows
 from .tensors import cuda_in_use, cuda_stream
+
+
+@functools.lru_cache(maxsize=256)
+def _memory_layout(names: tuple[str, ...]) -> tuple[int, list[str], Any]:
+    """Of a memory record with these quantities: the bits of the known ones, their names in the order of the bits, and the array of them."""
+    known = [name for name in QUANTITIES if name in names]
+    return sum(1 << QUANTITIES.index(name) for name in known), known, ctypes.c_int64 * max(1, len(known))
 
 
 @dataclass(frozen=True)
@@ -86,11 +94,10 @@ class Session:
 
     def log_memory(self, phase: str, quantities: Mapping[str, int], device: str, module: str, micro_batch: int) -> None:
         """Quantities in bytes, by their names in QUANTITIES; others are ignored."""
-        known = [(bit, quantities[name]) for bit, name in enumerate(QUANTITIES) if name in quantities]
+        present, values_of, array = _memory_layout(tuple(quantities))
         memory = Memory(
-            phase=PHASES[phase], micro_batch=micro_batch, present=sum(1 << bit for bit, _ in known),
-            device=encode("device", device), module=encode("module", module),
-            bytes=(ctypes.c_int64 * max(1, len(known)))(*(number for _, number in known)),
+            phase=PHASES[phase], micro_batch=micro_batch, present=present,
+            device=encode("device", device), module=encode("module", module), bytes=array(*map(quantities.__getitem__, values_of)),
         )  # fmt: skip
         check(self.library.statagent_log_memory(self.pointer, memory))
 

@@ -23,6 +23,7 @@ class StepClock(ClockCells):
 
     def __init__(self, session: Session | None) -> None:
         self._session = session
+        self._step = session.step() if session is not None else 0  # the library's
         # Whether tensors of the current step are recorded: read by every hook, changes only with the step.
         self.wanted = False
         # Whether its batches' fingerprints and densities are: also where an overhead budget leaves out the other tensors.
@@ -47,7 +48,7 @@ class StepClock(ClockCells):
     # --- the step's number, and what is recorded in it
 
     def current_step(self) -> int:
-        return self._session.step() if self._session is not None else 0
+        return self._step
 
     def keep_to_budget(self, thinning: Thinning) -> None:
         """Leaves out full statistics of some steps. Call it before any step has ended."""
@@ -84,6 +85,8 @@ class StepClock(ClockCells):
         self.steps_ending += 1
 
     def end_change(self) -> None:
+        if self._session is not None:
+            self._step = self._session.step()
         self._calls.clear()
         self.optimizers.step_changed()
         self.steps_ended = self.steps_ending

@@ -1,7 +1,7 @@
 """Memory at each phase of the step: of torch's allocator on a GPU, and of the process as the operating system reports it. All in bytes.
 
-Cost of a phase: two small reads of /proc (about 5 us) on a CPU, one read of the allocator's counters on a GPU; no synchronisation.
-Gradients, optimizer state and the whole device are measured once a step."""
+Cost of a phase: two calls of the operating system on a CPU, one read of the allocator's counters on a GPU; no synchronisation. In a training
+step all of it is out of the caches, so little Python runs: what changes once a step is measured once a step, the device too."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ PHASES = "phases"
 MODULES = "modules"
 PEAKS = "peaks"
 _CHOICES = (PHASES, MODULES, PEAKS)
+_OUTSIDE = ("host_free", "host_total", "device_free", "device_total")  # of the machine and the device
 _MEASURE_AGAIN_STEPS = 100  # how often values that rarely change are measured
 
 
@@ -50,9 +51,9 @@ class MemoryObserver:
         self._agent, self._root, self._optimizers, self._choices = agent, root, WeakList(optimizers), choices
         self._process = _Process()
         self._step = -1
-        self._fixed: dict[str, int] = {}  # bytes that rarely change, as last measured
+        self._device: int | None = None  # the index of the GPU that the model is on in this step; None on a CPU
+        self._found: dict[str, int] = {}  # bytes, as last measured
         self._measured_at: dict[str, int] = {}
-        self._whole: dict[str, int] = {}  # machine and device, once a step
         self._peak_since_start = 0
         self._sizes: list[tuple[Any, int]] = []  # weak references to parameters, with their bytes
         self._gradients_of = -1  # step in which gradients were measured last
@@ -64,14 +65,12 @@ class MemoryObserver:
     def phase(self, name: str) -> None:
         """The step has reached this phase. Phases may come in any order."""
         try:
-            device = self._device()
-            found = self._process.read()
-            if name == "pre_forward" or self._step != self._agent.current_step():
-                self._begin(device)
-            found.update(self._whole)
+            self._begin()
+            found, device = self._found, self._device
+            self._process.read(found)
             if device is not None:
                 found.update(self._allocator(device))
-            found.update(self._model(name))
+            self._measure_model(name)
             self._agent.log_memory(name, found, "cpu" if device is None else f"cuda:{device}")
         except Exception as error:
             self._agent.refuse(f"memory at {name}: {error}")
@@ -94,32 +93,41 @@ class MemoryObserver:
                 return
             used_now, peak_now = self._in_use()
             found = {"allocated_delta": used_now - used, "peak_delta": max(0, peak_now - peak)}
-            device = self._device()
+            device = self._device
             self._agent.log_memory("post_forward", found, "cpu" if device is None else f"cuda:{device}", named.name)
 
         return enter, leave
 
     def _in_use(self) -> tuple[int, int]:
         """Bytes in use now, and the maximum so far: of the allocator on a GPU, else resident memory."""
-        device = self._device()
-        found = self._process.read() if device is None else self._allocator(device)
+        self._begin()
+        found = self._allocator(self._device) if self._device is not None else self._process.read({})
         return (
             found.get("allocated", found.get("host_rss", 0)),
             found.get("max_allocated", found.get("host_max_rss", 0)),
         )
 
-    def _begin(self, device: int | None) -> None:
-        """At the first phase of a step: measures the machine and the device, and starts the step's peak."""
+    def _begin(self) -> None:
+        """The first time in a step: measures the machine, the device and the model, and starts the step's peak."""
         step = self._agent.current_step()
         if step == self._step:
             return
         self._step = step
-        self._whole = _machine()
+        found, device = self._found, self._device_of_model()
+        if device != self._device:
+            found.clear()
+            self._measured_at.clear()
+            self._device = device
+        for name in _OUTSIDE:
+            found.pop(name, None)
+        found.update(_machine())
+        self._measure("parameter", self._parameters)
+        self._measure("buffer", lambda: parts.all_buffers(self._root))
         if device is None:
             return
         cuda = sys.modules["torch"].cuda
         if not cuda.is_current_stream_capturing():
-            self._whole["device_free"], self._whole["device_total"] = cuda.mem_get_info(device)
+            found["device_free"], found["device_total"] = cuda.mem_get_info(device)
         if PEAKS in self._choices:
             self._peak_since_start = max(self._peak_since_start, cuda.max_memory_allocated(device))
             cuda.reset_peak_memory_stats(device)
@@ -138,26 +146,22 @@ class MemoryObserver:
             found["step_max_allocated"] = allocated["peak"]
         return found
 
-    def _device(self) -> int | None:
-        """The index of the GPU that the model is on now; None on a CPU."""
+    def _device_of_model(self) -> int | None:
         for module in parts.all_modules(self._root):
             for _, parameter in parts.parameters(module):
                 return int(parameter.get_device()) if getattr(parameter, "is_cuda", False) else None
         return None
 
-    def _model(self, phase: str) -> dict[str, int]:
-        """Bytes of the model's tensors on this rank: gradients at the end of each backward pass, the rest as last measured."""
-        self._measure("parameter", self._parameters)
-        self._measure("buffer", lambda: parts.all_buffers(self._root))
+    def _measure_model(self, phase: str) -> None:
+        """Bytes of what this phase may have changed of the model's tensors on this rank."""
         if phase == "post_backward" or (phase == "pre_optimizer" and self._gradients_of != self._step):
             self._gradients_of = self._step
             # A gradient is as large as its parameter.
-            self._fixed["gradient"] = sum(
+            self._found["gradient"] = sum(
                 size for find, size in self._sizes if (parameter := find()) is not None and parameter.grad is not None
             )
         elif phase == "post_optimizer" and self._optimizers:
             self._measure("optimizer_state", self._optimizer_tensors)
-        return self._fixed
 
     def _parameters(self) -> list[Any]:
         found = parts.all_parameters(self._root)
@@ -168,9 +172,9 @@ class MemoryObserver:
         last = self._measured_at.get(name)
         if last is not None and 0 <= self._step - last < _MEASURE_AGAIN_STEPS:
             return
-        before = self._fixed.get(name)
-        self._fixed[name] = _bytes_of(tensors())
-        if before == self._fixed[name]:  # unchanged, so it is measured less often
+        before = self._found.get(name)
+        self._found[name] = _bytes_of(tensors())
+        if before == self._found[name]:  # unchanged, so it is measured less often
             self._measured_at[name] = self._step
 
     def _optimizer_tensors(self) -> Iterable[Any]:
@@ -209,8 +213,8 @@ class _Process:
         except ImportError:
             self._usage = None
 
-    def read(self) -> dict[str, int]:
-        found: dict[str, int] = {}
+    def read(self, found: dict[str, int]) -> dict[str, int]:
+        """`found`, with what there is now."""
         if self._statm is not None:
             found["host_rss"] = int(os.pread(self._statm.fileno(), 128, 0).split()[1]) * self._page
         if self._usage is not None:
