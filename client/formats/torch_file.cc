@@ -136,7 +136,7 @@ Result<TorchFile> TorchFile::Open(ByteSource& file) {
     if (const auto read = file.Read(&first, 1); read.ok() && *read == 1 && first == '\x80')
       return BadInput(file.path(), 0, "a pickle without a zip file around it",
                       "what torch.save writes since torch 1.6; load the file with the torch that "
-                      "wrote it, and save it anew");
+                      "wrote it, and save it again");
     return members.status();
   }
   torch.members_ = *std::move(members);

@@ -42,7 +42,7 @@ constexpr milliseconds kSaidAfter{1000};  // a longer wait is said
 constexpr milliseconds kEndTime{10'000};
 constexpr char kLogFile[] = "statcollectord.messages";  // not .log: that is the store's
 constexpr std::size_t kSaidBytes = 2000;                // of its log, in an error
-constexpr std::uintmax_t kLogBytesMax = 1 << 20;        // a longer one is begun anew
+constexpr std::uintmax_t kLogBytesMax = 1 << 20;        // a longer log is deleted
 
 class Descriptor {
  public:

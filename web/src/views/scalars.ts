@@ -9,7 +9,7 @@ export function grown(known: readonly ScalarPoint[], from: number, newest: reado
   return [...known.filter((record) => record.step < from), ...newest];
 }
 
-/** The scalars that stand for the loss; undefined: not read yet. `launch` changes when the run begins anew. */
+/** The scalars that stand for the loss; undefined: not read yet. `launch` changes when the run starts over. */
 export function useScalars(run: string | null, version: string, launch: string): readonly ScalarPoint[] | undefined {
   const key = run === null ? null : `${launch} ${run}`;
   const [state, setState] = useState<{ key: string | null; records: readonly ScalarPoint[] | undefined }>({ key, records: undefined });
