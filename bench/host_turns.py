@@ -27,7 +27,9 @@ FLUSHED_EVERY = 20  # rounds
 NAMES = {
     "forward": "module hook, output and a hook for its gradient",
     "empty": "of which PyTorch's own, for any hook",
+    "hooked": "and with its register_hook of the output",
     "backward": "gradient hook",
+    "hooked_backward": "of which PyTorch's own",
     "update": "weight, gradient and two states of a parameter",
 }
 
@@ -96,11 +98,13 @@ def _measure(address: str, rounds: int) -> dict[str, float]:
         def forward(self, x: Any) -> Any:
             return x * 1.0
 
-    plain, empty, watched = (torch.nn.Sequential(*(Scale() for _ in range(MODULES))) for _ in range(3))
+    plain, empty, hooked, watched = (torch.nn.Sequential(*(Scale() for _ in range(MODULES))) for _ in range(4))
     for module in empty:
         module.register_forward_hook(_nothing)
+    for module in hooked:
+        module.register_forward_hook(_hook_output)
     statagent.watch(watched, kinds={"output", "grad_output"}, include=["*"], name="on", memory=False)
-    models = {"plain": plain, "empty": empty, "watched": watched}
+    models = {"plain": plain, "empty": empty, "hooked": hooked, "watched": watched}
     least: dict[tuple[str, int], float] = {}
 
     def note(name: str, part: int, value: float) -> None:
@@ -118,13 +122,19 @@ def _measure(address: str, rounds: int) -> dict[str, float]:
     return {
         "forward": least["watched", 0] - least["plain", 0],
         "empty": least["empty", 0] - least["plain", 0],
+        "hooked": least["hooked", 0] - least["plain", 0],
         "backward": least["watched", 1] - least["plain", 1],
+        "hooked_backward": least["hooked", 1] - least["plain", 1],
         "update": update,
     }
 
 
 def _nothing(*_: Any) -> None:
     pass
+
+
+def _hook_output(module: Any, args: Any, output: Any) -> None:
+    output.register_hook(_nothing)
 
 
 def _pass(torch: Any, model: Any) -> tuple[float, float]:

@@ -58,6 +58,37 @@ class Nothing:
         return {}
 
 
+class EmptyHooks:
+    """A hook of each module that hooks the gradient of its output, and nothing else: what PyTorch itself costs any observer of both."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model, self._removable = model, list[Any]()
+
+    def attach(self) -> None:
+        self._removable = [module.register_forward_hook(self._seen) for module in self._model.modules()]
+
+    @staticmethod
+    def _seen(_module: Any, _arguments: Any, output: Any) -> None:
+        if isinstance(output, torch.Tensor) and output.requires_grad:
+            output.register_hook(EmptyHooks._gradient)
+
+    @staticmethod
+    def _gradient(_: torch.Tensor) -> None:
+        pass
+
+    def before_step(self) -> None:
+        pass
+
+    after_step = before_step
+
+    def detach(self) -> None:
+        for removable in self._removable:
+            removable.remove()
+
+    def close(self) -> dict[str, Any]:
+        return {}
+
+
 class Statagent:
     """The agent in every step, with arguments of `watch` from SETUPS."""
 
@@ -243,7 +274,7 @@ def _expect_files(folder: Path, pattern: str) -> int:
 
 
 def make(name: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, collector: str, folder: Path) -> Observer:
-    """Creates an observer by name: nothing, one of Statagent.SETUPS, ort, msprobe or torch_calls."""
+    """Creates an observer by name: nothing, empty_hooks, one of Statagent.SETUPS, ort, msprobe or torch_calls."""
     if name in Statagent.SETUPS:
         return Statagent(model, optimizer, collector, f"overhead-{folder.name}", name)
     if name == "ort":
@@ -254,4 +285,6 @@ def make(name: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, co
         return TorchCalls(model, folder)
     if name == "nothing":
         return Nothing()
-    sys.exit(f"observers: found '{name}'; expected nothing, {', '.join(Statagent.SETUPS)}, ort, msprobe or torch_calls")
+    if name == "empty_hooks":
+        return EmptyHooks(model)
+    sys.exit(f"observers: found '{name}'; expected nothing, empty_hooks, {', '.join(Statagent.SETUPS)}, ort, msprobe or torch_calls")

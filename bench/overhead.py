@@ -47,6 +47,7 @@ RIVALS = {
 }
 OWN = {
     "nothing": "nothing (what the method itself adds)",
+    "empty_hooks": "hooks of outputs and their gradients that do nothing: PyTorch's own cost",
     "statagent_bare": "statagent: output, grad_output, and nothing else",
     "statagent": "statagent: output, grad_output; memory, density, inputs",
     "statagent_all": "statagent: everything that is on by default, with the optimizer",

@@ -46,7 +46,7 @@ def test_overhead_measures_the_agent_and_the_other_tool_on_one_model(tmp_path: P
     found = result(tmp_path / "overhead.json")
     rows = {row["observer"]: row for row in found["rows"]}
     own = ["statagent_bare", "statagent", "statagent_all", "statagent_everything"]
-    assert list(rows) == ["nothing", *own, "torch_calls"]
+    assert list(rows) == ["nothing", "empty_hooks", *own, "torch_calls"]
     for row in rows.values():
         assert row["rounds"] == 2 and len(row["step"]["by_round_ms"]) == 2
         for what in ("step", "thread"):
