@@ -13,6 +13,8 @@ import torch
 
 import statagent
 
+from .support import Recording
+
 MASK = 2**64 - 1
 START = 0x53544154544F4B45
 ROW_SEED = 0x53544154524F5753
@@ -168,3 +170,20 @@ def test_an_index_chooses_rows_of_the_matrix(agent: statagent.Agent) -> None:
     for bad in ([6, 0], [-1, 0], [0]):
         agent.record_rows("fc", rows, keys, [0, 1], index=bad, call=2)
     assert agent.counters()["dropped_refused"] == 3
+
+
+def test_rows_on_a_gpu_that_the_library_cannot_use_are_refused_without_a_wait(
+    agent: statagent.Agent, recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = []
+
+    class OnGpu(torch.Tensor):
+        is_cuda = True
+
+        def cpu(self, *_: Any) -> Any:
+            waits.append("a copy to the CPU")
+            return torch.ones(2, 3)
+
+    monkeypatch.setattr(recording, "statagent_record_rows", lambda *_: 12, raising=False)  # as one that was built without CUDA
+    agent.record_rows("layer", torch.ones(2, 3).as_subclass(OnGpu), [1, 2], [0, 1])
+    assert waits == [] and agent.counters()["dropped_refused"] == 1

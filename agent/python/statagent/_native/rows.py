@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import ctypes
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from ..errors import InvalidArgumentError
@@ -96,19 +95,6 @@ def token_keys(ids: Any, before: Any = None) -> Any:
     return keys
 
 
-def _call(function: Callable[[Tensor], int], rows: Any) -> None:
-    """Calls the library with the matrix. One on a GPU that the library cannot use is copied, which waits for the GPU. Raises
-    StatagentError."""
-    borrowed = borrow(rows)
-    code = function(borrowed[0])
-    if code == _UNIMPLEMENTED and getattr(rows, "is_cuda", False):
-        give_back(borrowed)
-        borrowed = borrow(rows.detach().cpu())
-        code = function(borrowed[0])
-    check(code)
-    give_back(borrowed)
-
-
 def compute_rows(rows: Any, first_column: int = 0) -> list[dict[str, Any]]:
     """See statagent.compute_rows."""
     _check_column("compute_rows", first_column)
@@ -123,7 +109,14 @@ def compute_rows(rows: Any, first_column: int = 0) -> list[dict[str, Any]]:
         sketches = (ctypes.c_float * max(1, SKETCH * count))()
         return int(_library.load().statagent_compute_rows_on(matrix, first_column, count, matrix.stream, l2, hashes, sketches))
 
-    _call(compute, rows)
+    borrowed = borrow(rows)
+    code = compute(borrowed[0])
+    if code == _UNIMPLEMENTED and getattr(rows, "is_cuda", False):  # copied to the CPU, which waits for the GPU
+        give_back(borrowed)
+        borrowed = borrow(rows.detach().cpu())
+        code = compute(borrowed[0])
+    check(code)
+    give_back(borrowed)
     return [
         {"l2": l2[row], "hash": hashes[row], "sketch": list(sketches[SKETCH * row : SKETCH * (row + 1)])} for row in range(count)
     ]
@@ -133,7 +126,8 @@ def record_rows(
     library: Any, pointer: int, tap: bytes, rows: Any, keys: Any, positions: Any, step: int | None, call: int, first_column: int,
     index: Any,
 ) -> None:  # fmt: skip
-    """Rows of tokens of one tap, for the library's agent. Raises StatagentError."""
+    """Rows of tokens of one tap, for the library's agent. Never waits for a GPU: rows on one that the library cannot use are refused. Raises
+    StatagentError."""
     _check_column("record_rows", first_column)
     of_key, of_position = Numbers("record_rows: keys", keys, wide=True), Numbers("record_rows: positions", positions, wide=False)
     of_row = None if index is None else Numbers("record_rows: index", index, wide=True)
@@ -146,15 +140,15 @@ def record_rows(
     if of_row is not None and of_row.count == 0:
         return
 
-    def record(matrix: Tensor) -> int:
-        structure = TokenRows(
-            call=call, first_column=first_column, tap=tap, rows=ctypes.addressof(matrix), count=of_key.count,
-            keys=of_key.address, positions=of_position.address, index=None if of_row is None else of_row.address,
-            stream=matrix.stream,
-        )  # fmt: skip
-        return int(library.statagent_record_rows(pointer, structure, None if step is None else ctypes.c_uint64(step)))
-
-    _call(record, rows)
+    borrowed = borrow(rows)
+    matrix = borrowed[0]
+    structure = TokenRows(
+        call=call, first_column=first_column, tap=tap, rows=ctypes.addressof(matrix), count=of_key.count,
+        keys=of_key.address, positions=of_position.address, index=None if of_row is None else of_row.address,
+        stream=matrix.stream,
+    )  # fmt: skip
+    check(library.statagent_record_rows(pointer, structure, None if step is None else ctypes.c_uint64(step)))
+    give_back(borrowed)
 
 
 def _check_column(what: str, column: Any) -> None:
