@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from statagent._runtime import current  # noqa: E402
 from statagent._runtime import log as _log  # noqa: E402
 
 from .support import Recording  # noqa: E402
+from .token_rows import Rows  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -59,3 +61,19 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Recording:
 def agent(recording: Recording) -> statagent.Agent:
     """A running agent whose collector does not exist, recorded."""
     return statagent.init(run="test", collector="127.0.0.1:1", connect_timeout=0)
+
+
+@pytest.fixture
+def rows(agent: statagent.Agent, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rows]:
+    """The rows of tokens that are recorded."""
+    found, record = Rows(), statagent.Agent.record_rows
+
+    def recorded(
+        self: statagent.Agent, tap: str, values: Any, keys: Any, positions: Any, *, step: int, call: int, index: Any = None
+    ) -> None:
+        found.add(tap, values if index is None else values[index], keys, positions, step, call)
+        record(self, tap, values, keys, positions, step=step, call=call, index=index)
+
+    monkeypatch.setattr(statagent.Agent, "record_rows", recorded)
+    yield found
+    assert "dropped_refused" not in agent.counters()

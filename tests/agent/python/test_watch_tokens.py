@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ import statagent
 from statagent import Agent, InvalidArgumentError, token_keys
 
 from .support import ROOT, Recording
+from .token_rows import Rows
 
 transformers = pytest.importorskip("transformers", reason="scripts/setup.sh --for test installs transformers")
 
@@ -28,41 +27,6 @@ TAPS = [
 ]
 FIRST = [11, 3, 5, 9, 42, 7, 23]
 SECOND = [11, 3, 5, 8, 4]  # shares a prefix of three
-
-
-@dataclass
-class Rows:
-    """What was recorded: of each tap, by key, positions and rows."""
-
-    taps: dict[str, dict[int, list[tuple[int, torch.Tensor]]]] = field(default_factory=dict)
-    steps: list[tuple[str, int, int]] = field(default_factory=list)
-
-    def add(self, tap: str, rows: torch.Tensor, keys: Any, positions: Any, step: int, call: int) -> None:
-        assert len(rows) == len(keys) == len(positions)
-        self.steps.append((tap, step, call))
-        for key, position, row in zip(keys.tolist(), positions.tolist(), rows.clone()):
-            self.taps.setdefault(tap, {}).setdefault(key, []).append((position, row))
-
-    def take(self) -> Rows:
-        found = Rows(self.taps, self.steps)
-        self.taps, self.steps = {}, []
-        return found
-
-    def count(self, tap: str) -> int:
-        return sum(map(len, self.taps.get(tap, {}).values()))
-
-
-@pytest.fixture
-def rows(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rows]:
-    found, record = Rows(), Agent.record_rows
-
-    def recorded(self: Agent, tap: str, values: Any, keys: Any, positions: Any, *, step: int, call: int, index: Any) -> None:
-        found.add(tap, values if index is None else values[torch.from_numpy(index)], keys, positions, step, call)
-        record(self, tap, values, keys, positions, step=step, call=call, index=index)
-
-    monkeypatch.setattr(Agent, "record_rows", recorded)
-    yield found
-    assert "dropped_refused" not in agent.counters()
 
 
 def llama(**options: Any) -> Any:

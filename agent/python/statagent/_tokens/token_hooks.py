@@ -23,15 +23,21 @@ from .rows import Rows
 from .taps import Place, Tap, find_taps
 
 KIND = "tokens"
+Stream = Callable[[Any, Any, Any], Any]
 
 
-def hook_taps(recorder: Recorder, taps: list[Tap]) -> list[Any]:
-    """Hooks of these modules that record their rows, if the pass has some."""
+def hook_taps(recorder: Recorder, taps: list[Tap], stream: Stream | None = None) -> list[Any]:
+    """Hooks of these modules that record their rows, if the pass has some.
+
+    stream: the residual stream after a layer, from its arguments and what it returns; default: `stream_of`."""
     removables = []
     for tap in taps:
         if tap.place is Place.INPUT:
             before = InertHook(partial(_see_input, recorder, tap))
             removables.append(tap.module.register_forward_pre_hook(before, with_kwargs=True))
+        elif tap.place is Place.BLOCK:
+            after = InertHook(partial(_see_stream, recorder, tap, stream or stream_of))
+            removables.append(tap.module.register_forward_hook(after, with_kwargs=True))
         else:
             removables.append(tap.module.register_forward_hook(InertHook(partial(_see_output, recorder, tap))))
     return removables
@@ -41,8 +47,12 @@ def _see_input(recorder: Recorder, tap: Tap, _: Any, args: Any, kwargs: Any) -> 
     recorder.see(tap, lambda: [*args, *kwargs.values()])
 
 
+def _see_stream(recorder: Recorder, tap: Tap, stream: Stream, _: Any, args: Any, kwargs: Any, output: Any) -> None:
+    recorder.see(tap, lambda: [stream(args, kwargs, output)])
+
+
 def _see_output(recorder: Recorder, tap: Tap, _: Any, __: Any, output: Any) -> None:
-    recorder.see(tap, lambda: [_stream(output) if tap.place is Place.BLOCK else _first(output)])
+    recorder.see(tap, lambda: [_first(output)])
 
 
 class Recorder:
@@ -83,8 +93,8 @@ def _first(output: Any) -> Any:
     return output
 
 
-def _stream(output: Any) -> Any:
-    """The residual stream after a layer. Engines return what the layer adds apart from what it is added to."""
+def stream_of(_: Any, __: Any, output: Any) -> Any:
+    """The residual stream in what a layer returns. Engines return what the layer adds apart from what it is added to."""
     first = _first(output)
     if isinstance(output, (tuple, list)) and len(output) == 2:
         second = output[1]

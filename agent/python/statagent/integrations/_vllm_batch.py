@@ -2,66 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .._native.rows import token_keys
+from ._engine_batch import Batch, Ends, Scheduled, key_batch
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Arrays over the scheduled tokens of all requests, one request after the other: keys, positions, and whether the ids before each are
-    known. requests: names, in that order. last: of each request, the number of its last token here. samples: whether the token that is
-    sampled after it belongs to the request, which it does not in the middle of a prefill."""
+class Tokens:
+    """Of the batch that the runner has prepared."""
 
-    keys: Any
-    positions: Any
-    known: Any
-    requests: list[str]
-    last: Any
-    samples: Any
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
 
-    def ends(self) -> dict[str, tuple[int, Any]]:
-        """Length and key of what of each request has been computed."""
-        return {
-            name: (int(self.positions[at]) + 1, self.keys[at])
-            for name, at in zip(self.requests, self.last.tolist())
-            if at >= 0 and self.known[at]
-        }
+    @property
+    def always_read(self) -> bool:
+        """With asynchronous scheduling the runner's own list lacks the last ids: they are seen in each batch or never."""
+        return bool(getattr(self._runner, "use_async_scheduling", False))
 
+    def scheduled(self) -> Scheduled:
+        batch = self._runner.input_batch
+        count = int(batch.num_reqs)
+        lengths: Any = np.diff(np.array(self._runner.query_start_loc.np[: count + 1], dtype=np.int64))
+        computed = np.array(batch.num_computed_tokens_cpu[:count], dtype=np.int64)
+        lasting = computed + lengths >= np.array(batch.num_tokens_no_spec[:count], dtype=np.int64)
+        return Scheduled([str(name) for name in batch.req_ids[:count]], computed, lengths, lasting)
 
-def scheduled_positions(runner: Any) -> Any:
-    """Of the batch that the runner has prepared, and for each request the one after: without a wait for a GPU."""
-    batch = runner.input_batch
-    count = int(batch.num_reqs)
-    lengths: Any = np.diff(np.array(runner.query_start_loc.np[: count + 1], dtype=np.int64)) + 1
-    first = np.array(batch.num_computed_tokens_cpu[:count], dtype=np.int64)
-    return np.repeat(first - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+    def read(self, before: Ends) -> Batch:
+        """The ids are those that the model gets. One wait for a GPU with asynchronous scheduling, else none."""
+        batch, scheduled = self._runner.input_batch, self.scheduled()
+        buffer = self._runner.input_ids
+        held = buffer.gpu if self.always_read else buffer.cpu
+        ids = held[: int(scheduled.lengths.sum())].detach().cpu().numpy().astype(np.int64)
 
+        def prefix(number: int) -> Any:
+            found = batch.token_ids_cpu[number, : scheduled.computed[number]].astype(np.int64)
+            return found if (found >= 0).all() else None
 
-def read_batch(runner: Any, before: dict[str, tuple[int, Any]]) -> Batch:
-    """The batch that the runner has prepared. before: `ends` of the batch before, from which keys go on.
-
-    The ids are those that the model gets: with asynchronous scheduling the runner's own list lacks the last ones. One wait for a GPU."""
-    batch = runner.input_batch
-    count = int(batch.num_reqs)
-    starts = np.array(runner.query_start_loc.np[: count + 1], dtype=np.int64)
-    total = int(starts[-1])
-    ids = runner.input_ids.gpu[:total].detach().cpu().numpy().astype(np.int64)
-    keys, positions, known = np.zeros(total, np.uint64), np.zeros(total, np.uint32), np.ones(total, dtype=bool)
-    requests, samples = [str(name) for name in batch.req_ids[:count]], np.zeros(count, dtype=bool)
-    for number, name in enumerate(requests):
-        begin, end = int(starts[number]), int(starts[number + 1])
-        computed = int(batch.num_computed_tokens_cpu[number])
-        samples[number] = end > begin and computed + end - begin >= int(batch.num_tokens_no_spec[number])
-        length, key = before.get(name, (0, None))
-        if length != computed:
-            prefix = batch.token_ids_cpu[number, :computed].astype(np.int64)
-            known[begin:end] = (prefix >= 0).all()  # asynchronous scheduling has no ids of what it has sampled
-            key = token_keys(prefix)[-1] if computed else None
-        keys[begin:end] = token_keys(ids[begin:end], key)
-        positions[begin:end] = np.arange(computed, computed + end - begin)
-    last = np.where(starts[1:] > starts[:-1], starts[1:] - 1, -1)
-    return Batch(keys, positions, known, requests, last, samples)
+        return key_batch(scheduled, ids, before, prefix)

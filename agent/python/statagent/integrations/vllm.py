@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from .._runtime import process
 from .._runtime.current import running_agent
 from .._runtime.log import warn_once
-from ._vllm_guard import wrap
+from ._engine_guard import wrap
 
 if TYPE_CHECKING:
-    from ._vllm_engine import Engine
+    from ._engine import Engine
+    from ._vllm_batch import Tokens
 
 _UPDATES = ("reload_weights", "update_weights", "finish_weight_update")  # of the worker; the model has load_weights
 _registered = False
@@ -50,21 +51,56 @@ class _Worker:
         """The weights are there, and not yet repacked for the kernels."""
         if not self._asked:
             self._asked = True
-            from ._vllm_engine import start_engine
+            from ._engine import Engine, start_agent
 
-            self._engine = start_engine(self._worker)
-            if self._engine is not None:
-                self._engine.record_weights(model)
+            ray = f"{self._worker.parallel_config.distributed_executor_backend}" == "ray"
+            agent = start_agent("vLLM", _settings(self._worker), own_process=ray)
+            if agent is not None:
+                self._engine = Engine("vLLM", agent, model)
+                self._engine.record_weights()
 
     def _loaded(self, *_: Any) -> None:
         model = self._worker.get_model()
         self._load(model)
-        if self._engine is None:
+        engine = self._engine
+        if engine is None:
             return
-        self._engine.hook(self._worker)
-        wrap(model, "load_weights", after=self._engine.weights_changed)
+        wrap(model, "load_weights", after=engine.weights_changed)
         for name in _UPDATES:
             if callable(getattr(self._worker, name, None)):
-                wrap(self._worker, name, after=self._engine.weights_changed)
-        wrap(self._worker, "execute_model", before=self._engine.begin_batch)
-        wrap(self._worker, "sample_tokens", after=self._engine.end_batch)
+                wrap(self._worker, name, after=engine.weights_changed)
+        tokens = _hook(engine, self._worker)
+        wrap(self._worker, "execute_model", before=lambda *_: engine.begin_batch(tokens))
+        wrap(self._worker, "sample_tokens", after=engine.end_batch)
+
+
+def _hook(engine: Engine, worker: Any) -> Tokens | None:
+    """Returns the tokens of the runner's batches. None: not known."""
+    from ._vllm_batch import Tokens
+
+    config, runner = worker.vllm_config, worker.model_runner
+    if not hasattr(runner, "query_start_loc") or not hasattr(runner, "input_batch"):
+        warn_once("vllm runner", f"vLLM: found {type(runner).__name__} of {type(runner).__module__} as model runner; expected one with "
+                  "input_batch and query_start_loc; its weights are recorded, its tokens are not")  # fmt: skip
+        return None
+    if config.speculative_config is None:
+        engine.hook_sampler(runner.sampler, lambda logits, *_, **__: logits, lambda output: output.sampled_token_ids)
+    else:
+        warn_once("vllm speculative", "vLLM: speculative decoding: log-probabilities of its tokens are not recorded")
+    if config.model_config.enforce_eager:
+        engine.hook_layers()
+        engine.hook_passes()
+    else:
+        warn_once("vllm eager", "vLLM runs the model in compiled or CUDA graphs, in which hooks do not run: weights and log-probabilities are "
+                  "recorded, its layers are not; start it with enforce_eager=True (--enforce-eager)")  # fmt: skip
+    return Tokens(runner)
+
+
+def _settings(worker: Any) -> dict[str, str]:
+    import vllm
+
+    model, parallel = worker.vllm_config.model_config, worker.vllm_config.parallel_config
+    return {
+        "name": "vllm", "version": f"{vllm.__version__}", "dtype": f"{model.dtype}", "quantization": f"{model.quantization}",
+        "enforce_eager": f"{model.enforce_eager}", "tensor_parallel_size": f"{parallel.tensor_parallel_size}",
+    }  # fmt: skip

@@ -1,8 +1,9 @@
-"""Functions around those of vLLM. Nothing that they raise reaches it."""
+"""Functions around those of an engine. Nothing that they raise reaches it."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,8 @@ def wrap(owner: Any, name: str, before: Callable[..., Any] | None = None, after:
             attempt(name, after, *args)
         return result
 
-    setattr(owner, name, called)
+    static = isinstance(owner, type) and isinstance(inspect.getattr_static(owner, name), staticmethod)
+    setattr(owner, name, staticmethod(called) if static else called)
 
 
 def attempt(what: str, function: Callable[..., Any], *arguments: Any) -> None:
@@ -31,8 +33,8 @@ def attempt(what: str, function: Callable[..., Any], *arguments: Any) -> None:
     try:
         function(*arguments)
     except Exception as error:
-        reason = f"vLLM: {what}: {type(error).__name__}: {error}"
-        warn_once(f"vllm {what}", f"{reason}; some of the engine is not recorded")
+        reason = f"engine: {what}: {type(error).__name__}: {error}"
+        warn_once(f"engine {what}", f"{reason}; some of the engine is not recorded")
         agent = running_agent()
         if agent is not None:
             agent.report_not_recorded("", "tokens", reason)
