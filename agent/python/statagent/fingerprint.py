@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from ._layouts import experts
 from ._layouts.layouts import ModelLayouts, layouts_of
-from ._layouts.merged import Merged, Part
+from ._layouts.merged import Merged, Part, is_packed
 from ._layouts.placement import Placement
 from ._layouts.sharded import Shards
 from ._layouts.slices import name_originals
 from ._runtime import by_hand, process
 from ._runtime.agent import Agent
 from ._runtime.current import current_agent
+from ._runtime.log import warn_once
 from ._torch.modules import Named, name_modules, name_parameters
 from ._watch.arguments import check_model, check_name
 from .errors import InvalidArgumentError, StatagentError
@@ -78,6 +79,15 @@ def _record(agent: Agent, model: Any, dtype: Any, prefix: str) -> int:
     shards = Shards(model, parameters, [], prefix)
     agent.clock.begin_step()
     if not agent.clock.wanted:
+        return 0
+    packed = next((named.name for named in parameters if is_packed(named)), None)
+    if packed is not None:
+        reason = (
+            f"found {packed} without elements: the engine keeps its weights only in a form that its kernels need; expected them as they were "
+            "loaded; call agent.set_step(step) before the engine loads them, and its plugin records them then"
+        )
+        warn_once("packed weights", f"fingerprint: {reason}; no weight is recorded")
+        agent.report_not_recorded("", "weight", reason)
         return 0
     places, merged = layouts_of(model, modules, parameters, None, shards), Merged(modules)
     count = 0

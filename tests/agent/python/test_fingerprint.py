@@ -145,6 +145,17 @@ def test_an_engines_merged_and_padded_layers_are_recorded_as_the_checkpoint_has_
     assert "layer.qkv_proj.weight" in {record.name for record in recording.of("weight", 2)}
 
 
+def test_weights_that_a_kernel_has_taken_are_not_taken_for_others(agent: Agent, recording: Recording) -> None:
+    model = engine(checkpoint())
+    down = model.layer.down  # type: ignore[union-attr]
+    down.quant_method = object()  # type: ignore[union-attr]
+    down.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)  # type: ignore[union-attr]
+    assert statagent.fingerprint(model, step=1) == 0
+    assert recording.of("weight", 1) == [] and agent.current_step() == 2
+    reasons = [fields["reason"] for _, kind, _, fields in recording.events if kind == "not_recorded"]
+    assert len(reasons) == 1 and "layer.down.weight without elements" in reasons[0] and "set_step" in reasons[0]
+
+
 @pytest.mark.parametrize(("ranks", "replicas"), [(2, 1), (4, 1), (4, 2)])
 def test_parts_of_an_engines_tensor_parallel_ranks_add_up_to_the_checkpoint(
     agent: Agent, recording: Recording, ranks: int, replicas: int

@@ -25,6 +25,11 @@ class Part:
     placement: Placement | None = None
 
 
+def is_packed(named: Named) -> bool:
+    """Whether a layer of an engine has given its parameter to a kernel, and keeps it empty."""
+    return hasattr(named.owner, "quant_method") and named.value.numel() == 0
+
+
 class Merged:
     """Of one model. Threads: any."""
 

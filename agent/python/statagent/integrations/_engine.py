@@ -83,10 +83,7 @@ class Engine:
         self._changed_at = self._agent.current_step()
 
     def record_weights(self) -> None:
-        if all(parameter.numel() for parameter in self._model.parameters()):
-            fingerprint(self._model)
-        else:
-            self._agent.report_not_recorded("", "weight", f"{self._name} keeps the weights only in a form that its kernels need")
+        fingerprint(self._model)
 
     def _record_changed(self) -> None:
         """Before a batch that uses them: the step counts updates, unless the program has called `fingerprint` after this one."""
