@@ -26,9 +26,12 @@ SUMMARY = {
     "statcollect": "Finds the first place where two training runs diverge: collector, command line, agent and Python client",
     "statagent": "Statistics of a training run's tensors, streamed to a statcollect collector",
 }
-# vLLM loads the plugin in each of its processes; without STATAGENT_RUN it does nothing.
+# Engines load their plugin in each of their processes; without STATAGENT_RUN it does nothing.
 ENGINES = """[vllm.general_plugins]
 statagent = statagent.integrations.vllm:register
+
+[sglang.srt.plugins]
+statagent = statagent.integrations.sglang:register
 """
 ENTRY_POINTS = {
     "statcollect": f"""[console_scripts]

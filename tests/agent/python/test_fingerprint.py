@@ -145,6 +145,18 @@ def test_an_engines_merged_and_padded_layers_are_recorded_as_the_checkpoint_has_
     assert "layer.qkv_proj.weight" in {record.name for record in recording.of("weight", 2)}
 
 
+def test_sglang_names_its_merged_layers_another_way(agent: Agent, recording: Recording) -> None:
+    expected = checkpoint()
+    model = engine(expected)
+    del model.packed_modules_mapping, model.table.output_partition_sizes  # type: ignore[union-attr]
+    parts = {"q": "qkv_proj", "k": "qkv_proj", "v": "qkv_proj", "gate": "gate_up", "up": "gate_up"}
+    numbers = {"q": 0, "k": 1, "v": 2, "gate": 0, "up": 1}
+    model.bitsandbytes_stacked_params_mapping = {f".{part}": (f".{whole}", numbers[part]) for part, whole in parts.items()}  # type: ignore[assignment]
+    statagent.fingerprint(model, step=1)
+    found = {record.name: record.hash for record in recording.of("weight", 1)}
+    assert {name: found[name] for name in expected} == {name: compute(value)["hash"] for name, value in expected.items()}
+
+
 def test_weights_that_a_kernel_has_taken_are_not_taken_for_others(agent: Agent, recording: Recording) -> None:
     model = engine(checkpoint())
     down = model.layer.down  # type: ignore[union-attr]

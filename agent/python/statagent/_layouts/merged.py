@@ -1,5 +1,5 @@
 """Parameters of a sampling engine under the names and in the shape of its checkpoint. Engines merge the matrices of a layer, pad the vocabulary and
-cut over tensor-parallel ranks. What is here follows from attributes by which vLLM's layers, and those derived from them, describe themselves."""
+cut over tensor-parallel ranks. What is here follows from attributes by which the layers of vLLM and SGLang describe themselves."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ class Merged:
     """Of one model. Threads: any."""
 
     def __init__(self, modules: Iterable[Named]) -> None:
-        found = [
-            (named.name if named.depth > 1 else "", getattr(named.value, "packed_modules_mapping", None)) for named in modules
-        ]
-        self._names = [(path, names) for path, names in reversed(found) if isinstance(names, Mapping)]  # inner ones first
+        found = [(named.name if named.depth > 1 else "", _merged_names(named.value)) for named in modules]
+        self._names = [(path, names) for path, names in reversed(found) if names]  # inner ones first
 
     def parts(self, named: Named, parameter: Any) -> list[Part] | None:
         """None: not a layer of an engine, or repacked for a kernel: it is recorded unchanged."""
         shape, owner = tuple(parameter.shape), named.owner
         if hasattr(owner, "local_num_experts") and hasattr(owner, "moe_config"):
             return [self._experts(named, shape)]
-        sizes = getattr(owner, "output_partition_sizes", None)
-        if not sizes or not shape or getattr(parameter, "output_dim", None) != 0 or shape[0] != sum(sizes):
+        if not shape or getattr(parameter, "output_dim", None) != 0:
             return None
         if hasattr(owner, "shard_indices"):
             return _vocabulary(named, shape)
+        sizes = getattr(owner, "output_partition_sizes", None)
+        if not sizes or shape[0] != sum(sizes):
+            return None
         return self._linear(named, shape, [int(size) for size in sizes])
 
     def _linear(self, named: Named, shape: tuple[int, ...], sizes: list[int]) -> list[Part]:
@@ -90,6 +90,18 @@ class Merged:
         elif parallel.tp_size > 1 and named.key == "w2_weight":
             cuts[2] = equal_part(shape[2], parallel.tp_rank, parallel.tp_size)
         return _part(named.name, named.parent, 0, shape, cuts)
+
+
+def _merged_names(model: Any) -> dict[str, list[str]]:
+    """Of each merged module what it consists of, in order."""
+    names = getattr(model, "packed_modules_mapping", None)
+    if isinstance(names, Mapping) and names:
+        return {merged: list(parts) for merged, parts in names.items()}
+    found: dict[str, dict[int, str]] = {}
+    stacked = getattr(model, "bitsandbytes_stacked_params_mapping", None)
+    for part, (merged, number) in stacked.items() if isinstance(stacked, Mapping) else ():
+        found.setdefault(merged.strip("."), {})[number] = part.strip(".")
+    return {merged: [parts[number] for number in sorted(parts)] for merged, parts in found.items()}
 
 
 def _share(owner: Any, number: int, size: int) -> tuple[int, tuple[Span, ...]]:

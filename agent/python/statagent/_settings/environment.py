@@ -31,7 +31,7 @@ GIT_SECONDS = 0.9  # all calls of git together
 PACKAGES = (
     "torch", "numpy", "transformers", "accelerate", "lightning", "pytorch-lightning", "deepspeed", "flash-attn", "triton", "apex",
     "xformers", "transformer-engine", "datasets", "tokenizers", "peft", "bitsandbytes", "jax", "onnx", "onnxruntime",
-    "onnxruntime-training", "mindspore", "torch-npu", "vllm",
+    "onnxruntime-training", "mindspore", "torch-npu", "vllm", "sglang",
 )  # fmt: skip
 # Variables that affect numbers or the order of summation. No other variables are recorded.
 VARIABLES = frozenset((
@@ -42,7 +42,7 @@ VARIABLES = frozenset((
 VARIABLE_FAMILIES = (
     "CUBLAS_", "CUBLASLT_", "CUDNN_", "NCCL_", "GLOO_", "NVTE_", "TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "PYTORCH_", "OMP_",
     "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "DNNL_", "ONEDNN_", "TRITON_", "FLASH_ATTENTION_", "FSDP_", "ORTMODULE_", "ORT_",
-    "HCCL_", "ASCEND_", "MS_", "MINDSPORE_", "VLLM_",
+    "HCCL_", "ASCEND_", "MS_", "MINDSPORE_", "VLLM_", "SGLANG_",
 )  # fmt: skip
 # If the program sets no seed, torch draws one of at least this size; its older versions use 67280421310721.
 _DRAWN_SEED_MIN, _DEFAULT_SEED = 2**40, 67280421310721
