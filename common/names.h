@@ -20,8 +20,8 @@ inline constexpr std::size_t kTensorNameBytesMax = 1024;
 Status ValidateRunName(std::string_view name);
 
 // Names of tensors, scalars, modules and configuration keys: 1..1024 bytes of valid UTF-8 without
-// control characters (C0, DEL, C1) and without bidirectional controls. `what` names the kind in the
-// message
+// control characters (C0, DEL, C1) and without bidirectional controls.
+// `what` names the kind in the message
 // ("activation", "scalar").
 Status ValidateTensorName(std::string_view what, std::string_view name);
 

@@ -1,6 +1,6 @@
-// Numbers and addresses out of text that people write. A number is read in full or not at all: no
-// blanks, no
-// '+', no value that the type cannot hold; a '-' only where the type has a sign.
+// Numbers and addresses out of text that people write.
+// A number is read in full or not at all: no blanks, no '+', no value that the type cannot hold; a
+// '-' only where the type has a sign.
 #ifndef STATCOLLECT_COMMON_PARSE_H_
 #define STATCOLLECT_COMMON_PARSE_H_
 

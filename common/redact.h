@@ -12,8 +12,8 @@ namespace statcollect {
 
 inline constexpr std::string_view kRedacted = "(redacted)";
 
-// The text without what its neighbourhood or its form shows to be a secret: values after names of
-// secrets
+// The text without what its neighbourhood or its form shows to be a secret.
+// Secrets are values after their names
 // ("--db-pass x", "password=x", "'api_key': 'x'", "Authorization: Basic x"), passwords in
 // addresses, signatures of URLs, webhooks, access tokens of known services, private keys and long
 // random strings. Hashes in hexadecimal digits are kept: commits and data sets are recorded by

@@ -53,9 +53,9 @@ class Recorder {
   // Reserves a slot for a tensor of this dtype and shape under the identity, in the current step.
   // *slot is nullptr, with status OK, if the step is not recorded or the record was lost (and
   // counted). kInvalidArgument: unknown handle, or already observed in this step. `capture`, if not
-  // null, is set if the tensor's raw values are wanted, by captures() or by the ring; the caller
-  // hands them over, or
-  // calls pending_captures().Miss. The slot's `exponents` are allocated if they are to be counted.
+  // null, is set if the tensor's raw values are wanted, by captures() or by the ring: the caller
+  // hands them over, or calls pending_captures().Miss.
+  // The slot's `exponents` are allocated if they are to be counted.
   // `placement`: null if nothing is known. A placement that does not fit the shape is
   // kInvalidArgument.
   Status Begin(std::uint32_t handle, DType dtype, std::span<const std::int64_t> shape, Slot** slot,

@@ -15,27 +15,26 @@
 //   hash = sum of M(b) * K(p) * word(w)   modulo 2^64,
 // with K(p), the lower 32 bits of mix("STATHASH", p), made odd, and M(b), mix("STATBLOC", b), made
 // odd. What a shard lacks of a word counts as 0 bits.
-//   A change of one word changes the hash for certain: 0 < |change| < 2^32 and K < 2^32, so their
-//   product is not
-// 0 modulo 2^64, and an odd factor keeps that. So does the exchange of two words in a block, unless
-// their keys are equal (they are not). Words that exchange their values between two blocks at one
-// place keep the hash with a probability of about 2^-32 (a sign bit alone, the worst case);
-// unrelated tensors collide with about 2^-64. It is not a cryptographic hash.
 //
-// SKETCH of k sums, k in {0, 16, 32, 64}. 128 groups form block b = i / 2048; group q of the block
-// (q = 16
-// * row + fold) belongs to row q / 16 and fold q % 16. The 8 rows of a fold are added lane by lane,
-// each component with the sign s(frame, row, lane); the fold's 16 sums, all with one sign more, are
-// rotated and added to 16 sums of the sketch:
+// A change of one word changes the hash for certain: 0 < |change| < 2^32 and K < 2^32, so their
+// product is not 0 modulo 2^64, and an odd factor keeps that. So does the exchange of two words in
+// a block, unless their keys are equal (they are not). Words that exchange their values between two
+// blocks at one place keep the hash with a probability of about 2^-32 (a sign bit alone, the worst
+// case); unrelated tensors collide with about 2^-64. It is not a cryptographic hash.
+//
+// SKETCH of k sums, k in {0, 16, 32, 64}. 128 groups form block b = i / 2048. Group q of the block,
+// q = 16 * row + fold, belongs to row q / 16 and fold q % 16. The 8 rows of a fold are added lane
+// by lane, each component with the sign s(frame, row, lane); the fold's 16 sums, all with one sign
+// more, are rotated and added to 16 sums of the sketch:
 //   sketch[16 * bank + (lane + rotation) % 16] += sign * sum over rows of s(frame, row, lane) * x.
 // frame, rotation, bank and sign are bits of mix("STATSKET", 4 * b + fold / 4): see SketchFold.
 // Components that are not finite contribute 0.
-//   The squared norm of the sketch estimates that of the tensor (of a difference of two tensors:
-//   the squared
-// distance). It is right on average for any tensor: two components of a fold and lane have a
-// product of signs whose mean over the frames is 0, as frames are rows of a Hadamard matrix; others
-// meet with the random sign of their folds. Eight equal components of a fold and lane, alone, are
-// estimated at 0.5 or 4.5 times, never 0.
+//
+// The squared norm of the sketch estimates that of the tensor (of a difference of two tensors: the
+// squared distance). It is right on average for any tensor: two components of a fold and lane have
+// a product of signs whose mean over the frames is 0, as frames are rows of a Hadamard matrix;
+// others meet with the random sign of their folds. Eight equal components of a fold and lane,
+// alone, are estimated at 0.5 or 4.5 times, never 0.
 #ifndef STATCOLLECT_AGENT_STATS_FINGERPRINT_H_
 #define STATCOLLECT_AGENT_STATS_FINGERPRINT_H_
 

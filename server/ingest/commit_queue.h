@@ -5,10 +5,9 @@
 // Invariants:
 // (1) An item's `done` is called exactly once, with OK only after its Append has returned OK.
 // (2) Items of a lane are written in the order of Submit, and none after one that failed.
-// (3) Bytes queued and being written stay at or below `queue_bytes_max`, unless a single item is
-// larger. (4) After a failed Append nothing is written until the store has recovered, and every
-// lane in that group
-//     has failed.
+// (3) Bytes queued and being written stay at or below `queue_bytes_max`, unless one item is larger.
+// (4) After a failed Append every lane of its group has failed, and nothing is written until the
+//     store has recovered.
 //
 // Threads: any may call. `done` and `accepted` are called without locks held, by the queue's thread
 // or, if an item is refused at once, by the caller of Submit.

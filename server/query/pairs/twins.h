@@ -1,6 +1,6 @@
-// Perturbed twins of a run: the same training with noise of some units in the last place
-// everywhere, from which the verdict measures how rounding grows. docs/twins.md says how they are
-// recorded.
+// Perturbed twins of a run: the same training with noise of some units in the last place in its
+// outputs and gradients, or once in its weights. From them the verdict measures how rounding grows.
+// docs/twins.md says how they are recorded.
 #ifndef STATCOLLECT_SERVER_QUERY_PAIRS_TWINS_H_
 #define STATCOLLECT_SERVER_QUERY_PAIRS_TWINS_H_
 

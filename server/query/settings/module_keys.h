@@ -35,9 +35,9 @@ bool HasSameSetting(const Config& a, const Config& b, const ChangedSetting& chan
 inline constexpr std::string_view kModuleOf = "module_of.";
 std::string ModuleOf(const Config& config, std::string_view activation);
 
-// The names under which to look up a key's modules: the pattern itself or, if it contains *, the
-// pattern with
-// * for every number. Two if the pattern may begin with a class; none if the key is not a module's.
+// The names under which to look up a key's modules: the pattern itself.
+// If it contains *, the pattern with * for every number.
+// Two if the pattern may begin with a class; none if the key is not a module's.
 std::vector<std::string> LookupNames(std::string_view key);
 // "blocks.*.ln1" of "blocks.12.ln1".
 std::string WithStars(std::string_view module);

@@ -1,4 +1,5 @@
-// Finds the root of a diff: the first difference that rounding does not explain.
+// Finds the root of a diff by values: the first difference that rounding does not explain.
+// ChooseRoot (verdict.cc) decides between it and differences that are certain.
 // docs/verdict-model.md derives how.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_ROOT_SEARCH_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_ROOT_SEARCH_H_
