@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -75,11 +76,11 @@ def engine_environment(folder: Path, **extra: str) -> dict[str, str]:
 def run_engine(collector: Collector, folder: Path, run: str, model: Path, prompts: list[list[int]], **options: Any) -> Any:
     out = folder / f"{run}.json"
     environment = engine_environment(folder / f"plugin_{run}", STATAGENT_COLLECTOR=collector.address, STATAGENT_RUN=run)
-    if "step" in options:
+    if "step" in options or "sent" in options:
         environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     done = subprocess.run(
         [str(PYTHON), str(PROGRAMS / "vllm_sampling.py"), str(model), json.dumps(prompts), str(out), json.dumps(options)],
-        env=environment, cwd=folder, capture_output=True, text=True, timeout=600, check=False,
+        env=environment, cwd=folder, capture_output=True, text=True, timeout=600, check=False, start_new_session=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(out.read_text())
@@ -160,3 +161,21 @@ def test_what_did_not_arrive_is_said_weight_by_weight(pair: Pair, tmp_path: Path
         "model.norm.weight": "differs",
         "value.weight": "missing_in_b",
     }
+
+
+@pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="scripts/setup.sh --for test installs trl")
+def test_a_training_with_trl_is_compared_as_the_page_says(shared_collector: Collector, tmp_path: Path) -> None:
+    model, to = tmp_path / "model", tmp_path / "to"
+    shared_collector.python(TRAINER.read_text(), "make", str(model), "llama")
+    shared_collector.python((PROGRAMS / "trl_training.py").read_text(), "trl", str(model), str(to), timeout=600)
+    trained = json.loads((to / "sequences.json").read_text())
+    # What the updates of steps 0 and 1 have left, with which step 2 is trained.
+    run_engine(shared_collector, tmp_path, "trl_engine", to / "checkpoint-2", trained[2], sent=1)
+    arrived = shared_collector.json("weights", "trl", "trl_engine")
+    assert (arrived["step"], arrived["records"]) == (1, []) and arrived["compared"] == arrived["equal"] > 30, arrived
+    answer = shared_collector.json("diff", "trl", "trl_engine", "--tokens")
+    assert answer["verdict"] in ("identical", "within_tolerance"), answer
+    assert [check for check in answer["comparable"] if not check["ok"]] == [], answer
+    tokens = sum(map(len, trained[2]))
+    logprob = next(tap for tap in answer["taps"] if tap["tap"] == "logprob")
+    assert logprob["rows"] == len(trained[2]) and tokens // 2 < max(tap["rows"] for tap in answer["taps"]) <= tokens, answer

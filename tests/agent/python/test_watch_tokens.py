@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -235,6 +236,30 @@ def test_only_the_chosen_positions_are_recorded(rows: Rows) -> None:
     base = alone(model, rows, FIRST)
     assert [found[0][0] for found in base.taps["model.norm"].values()] == [0, 2, 4]
     assert [found[0][0] for found in base.taps["logprob"].values()] == [2, 4]
+
+
+def test_log_probabilities_that_a_model_makes_itself_are_those_of_its_labels(rows: Rows) -> None:
+    model = llama()
+    forward = model.forward
+
+    def fused(input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> Any:
+        """As TRL's trainers patch a model's: no logits, and zero where there is no label."""
+        logits = forward(input_ids, attention_mask=attention_mask, use_cache=False).logits[:, :-1]
+        scores = logits.log_softmax(-1).gather(2, input_ids[:, 1:, None])[..., 0]
+        return SimpleNamespace(loss=-scores.mean(), log_probs=scores.masked_fill(labels[:, 1:] == -100, 0))
+
+    statagent.watch(model, tokens=True)
+    base = alone(model, rows, FIRST, SECOND)
+    model.forward = fused
+    ids, mask = padded(True, FIRST, SECOND)
+    labels = ids.masked_fill(mask == 0, -100)
+    labels[:, :-3] = -100  # only the completion has some
+    with torch.no_grad():
+        model(input_ids=ids, attention_mask=mask, labels=labels)
+    found = rows.take()
+    expected = {key for text in (FIRST, SECOND) for key in token_keys(np.array(text))[-3:].tolist()}
+    expect_same(base, found, ["logprob"], expected)
+    expect_same(base, found, TAPS[:-1])
 
 
 def test_a_residual_that_a_layer_returns_apart_is_added(rows: Rows) -> None:

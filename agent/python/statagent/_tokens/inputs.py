@@ -21,7 +21,7 @@ _ALLOWED_FROM = -1.0  # an additive mask says 0 for what may be seen, and a very
 class Tokens:
     """shape: leading dimensions of the ids. The arrays are [sequences, length]: ids, whether it is no padding, and whether it is the first
     of its sequence although another token stands before it. named: the ids are tokens, not hashes of embeddings. cache: what holds the
-    tokens before these; None: nothing came before."""
+    tokens before these; None: nothing came before. labelled: whether the pass was given the token as a label; None: it has no labels."""
 
     shape: tuple[int, ...]
     ids: Any
@@ -29,6 +29,7 @@ class Tokens:
     first: Any
     named: bool
     cache: Any
+    labelled: Any = None
 
 
 class Arguments:
@@ -62,7 +63,7 @@ class Arguments:
 def find_tokens(arguments: Mapping[str, Any], cached: int) -> Tokens | None:
     """The tokens of a pass; None if no argument has ids or embeddings. cached: how many tokens the cache holds before these, with padding.
 
-    Copies ids, mask and positions to the CPU: one wait for a GPU."""
+    Copies ids, mask, positions and labels to the CPU: one wait for a GPU."""
     ids = _ids(arguments)
     if ids is None:
         embeddings: Any = arguments.get(_EMBEDDINGS)
@@ -76,7 +77,11 @@ def find_tokens(arguments: Mapping[str, Any], cached: int) -> Tokens | None:
     there = there.reshape(shape if len(shape) == 2 else (1, -1))
     live, first = _masked(arguments.get(_MASK), there.shape, cached)
     _divide(arguments, there.shape, live, first)
-    return Tokens(shape, there, live, first, ids is not None, find_cache(arguments))
+    labels: Any = arguments.get("labels")
+    labelled = None
+    if ids is not None and _is_tensor(labels) and labels.shape == ids.shape:
+        labelled = labels.detach().cpu().numpy().reshape(there.shape) == there
+    return Tokens(shape, there, live, first, ids is not None, find_cache(arguments), labelled)
 
 
 def find_cache(arguments: Mapping[str, Any]) -> Any:

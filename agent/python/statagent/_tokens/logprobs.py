@@ -24,6 +24,24 @@ def log_probabilities(logits: Any, rows: Any, ids: Any) -> Any:
     return torch.cat(found)
 
 
+def find_scores(output: Any, shape: tuple[int, ...]) -> Any:
+    """Log-probabilities that a model makes itself of tokens that are its labels, without keeping logits (TRL): [sequences, length - 1], of
+    each token but the first; None if the output has none."""
+    import torch
+
+    found = getattr(output, "log_probs", None)
+    fits = isinstance(found, torch.Tensor) and len(shape) == 2 and tuple(found.shape) == (shape[0], shape[1] - 1)
+    return found if fits else None
+
+
+def chosen_scores(scores: Any, places: Any) -> Any:
+    """As f32, [n, 1], those of these places of all, one after the other."""
+    import torch
+
+    flat = scores.detach().reshape(-1, 1)
+    return flat.index_select(0, _there(torch.from_numpy(np.ascontiguousarray(places, np.int64)), flat.device)).float()
+
+
 def _there(numbers: Any, device: Any) -> Any:
     """On the device, without waiting for it: an ordinary copy to a GPU waits for all that is enqueued there."""
     return numbers.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else numbers.to(device)

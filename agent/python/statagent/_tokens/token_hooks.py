@@ -17,7 +17,7 @@ from .._torch.autograd import in_backward
 from .._torch.modules import Named
 from .choice import Choice, Steps
 from .inputs import Arguments, find_cache, find_tokens
-from .logprobs import LOGPROB, find_logits, log_probabilities
+from .logprobs import LOGPROB, chosen_scores, find_logits, find_scores, log_probabilities
 from .prefixes import Keyed, Prefixes
 from .rows import Rows
 from .taps import Place, Tap, find_taps
@@ -174,6 +174,8 @@ class TokenHooks:
             logits = find_logits(output, keyed.tokens.shape, self._vocabulary)
             if logits is not None and keyed.tokens.named:
                 self._record_logprobs(keyed, logits)
+            elif logits is None and keyed.tokens.labelled is not None:
+                self._record_scores(keyed, find_scores(output, keyed.tokens.shape))
             cache = keyed.tokens.cache
             if cache is None:
                 cache = find_cache(output) if isinstance(output, dict) else None
@@ -201,6 +203,17 @@ class TokenHooks:
             at.append(np.flatnonzero(there))
         for value, index in zip(values, at):
             self._recorder.record(LOGPROB, value, keyed.keys.reshape(-1)[index], keyed.positions.reshape(-1)[index])
+
+    def _record_scores(self, keyed: Keyed, scores: Any) -> None:
+        """Of each label whose predecessor stands right before it."""
+        if scores is None:
+            return
+        tokens = keyed.tokens
+        before = np.arange(tokens.shape[1]) - 1
+        chosen = tokens.live & tokens.labelled & self._choice.of(keyed.positions) & (keyed.before == before) & (before >= 0)
+        if chosen.any():
+            values = chosen_scores(scores, np.flatnonzero(chosen[:, 1:]))
+            self._recorder.record(LOGPROB, values, keyed.keys[chosen], keyed.positions[chosen])
 
 
 def _last(logits: Any, live: Any) -> Any:
