@@ -78,6 +78,8 @@ def run_engine(collector: Collector, folder: Path, run: str, model: Path, prompt
     environment = engine_environment(folder / f"plugin_{run}", STATAGENT_COLLECTOR=collector.address, STATAGENT_RUN=run)
     if "step" in options or "sent" in options:
         environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    if "tensor_parallel_size" in options:  # else vLLM wants a memory node for each rank
+        environment["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"
     done = subprocess.run(
         [str(PYTHON), str(PROGRAMS / "vllm_sampling.py"), str(model), json.dumps(prompts), str(out), json.dumps(options)],
         env=environment, cwd=folder, capture_output=True, text=True, timeout=600, check=False, start_new_session=True,
@@ -179,3 +181,15 @@ def test_a_training_with_trl_is_compared_as_the_page_says(shared_collector: Coll
     tokens = sum(map(len, trained[2]))
     logprob = next(tap for tap in answer["taps"] if tap["tap"] == "logprob")
     assert logprob["rows"] == len(trained[2]) and tokens // 2 < max(tap["rows"] for tap in answer["taps"]) <= tokens, answer
+
+
+@pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="cores 0 and 1 are not there: vLLM gives each rank one")
+@pytest.mark.parametrize("pair", ["mixtral"], indirect=True)  # matrices that are merged, cut or neither, and experts
+def test_two_tensor_parallel_ranks_are_one_engine(pair: Pair, tmp_path: Path) -> None:
+    run_engine(pair.collector, tmp_path, f"{pair.family}_ranks", pair.model, pair.sequences, tensor_parallel_size=2)
+    assert pair.collector.json("show", f"{pair.family}_ranks")["summary"]["ranks"] == 2
+    pair.trainers("alone_again")
+    answer = pair.collector.json("diff", f"{pair.family}_alone_again", f"{pair.family}_ranks", "--tokens", *pair.map)
+    assert answer["verdict"] in ("identical", "within_tolerance"), answer
+    arrived = pair.weights("alone_again", f"{pair.family}_ranks", *pair.map)
+    assert (arrived["records"], arrived["equal"]) == ([], arrived["compared"]) and arrived["compared"] > 30, arrived
