@@ -57,7 +57,8 @@ def _of_torch(torch: Any, values: Any, wide: bool) -> tuple[int, int, Any]:
 def _of_numpy(numpy: Any, values: Any, wide: bool) -> tuple[int, int, Any]:
     if values.dtype.kind not in "iub":
         raise TypeError(str(values.dtype))
-    if not wide and values.size > 0 and not (values.min() >= 0 and values.max() <= _UINT32_MAX):
+    fits = wide or values.size == 0 or (values.dtype.kind == "u" and values.dtype.itemsize <= 4)
+    if not fits and not (values.min() >= 0 and values.max() <= _UINT32_MAX):
         raise ValueError(f"{values.min()} to {values.max()}")
     held = numpy.ascontiguousarray(values.astype(numpy.uint64 if wide else numpy.uint32, copy=False))
     return int(held.ctypes.data), int(held.size), held

@@ -18,10 +18,21 @@ def log_probabilities(logits: Any, rows: Any, ids: Any) -> Any:
     at, of = (_there(torch.from_numpy(np.ascontiguousarray(each, np.int64)), detached.device) for each in (rows, ids))
     found = []
     for start in range(0, len(at), _CHUNK):
-        wide = detached.index_select(0, at[start : start + _CHUNK]).float()
-        chosen = wide.gather(1, of[start : start + _CHUNK, None])
-        found.append(chosen - wide.logsumexp(dim=1, keepdim=True))
+        wide = all_log_probabilities(detached.index_select(0, at[start : start + _CHUNK]))
+        found.append(wide.gather(1, of[start : start + _CHUNK, None]))
     return torch.cat(found)
+
+
+def all_log_probabilities(logits: Any) -> Any:
+    """Of each id, as f32, [rows, vocabulary]. In one operation, which takes a third of the time of a sum and a difference."""
+    import torch
+
+    return logits.detach().log_softmax(1, dtype=torch.float32)
+
+
+def chosen_log_probabilities(all_of: Any, ids: Any) -> Any:
+    """Of one id of each row, on their device, [n, 1]."""
+    return all_of.gather(1, ids.to(all_of.device).long()[:, None])
 
 
 def find_scores(output: Any, shape: tuple[int, ...]) -> Any:
@@ -36,10 +47,16 @@ def find_scores(output: Any, shape: tuple[int, ...]) -> Any:
 
 def chosen_scores(scores: Any, places: Any) -> Any:
     """As f32, [n, 1], those of these places of all, one after the other."""
+    return taken(scores.detach().reshape(-1, 1), places).float()
+
+
+def taken(tensor: Any, rows: Any) -> Any:
+    """These rows of the tensor, ascending, without waiting for a GPU."""
     import torch
 
-    flat = scores.detach().reshape(-1, 1)
-    return flat.index_select(0, _there(torch.from_numpy(np.ascontiguousarray(places, np.int64)), flat.device)).float()
+    if len(rows) == len(tensor):
+        return tensor
+    return tensor.index_select(0, _there(torch.from_numpy(np.ascontiguousarray(rows, np.int64)), tensor.device))
 
 
 def _there(numbers: Any, device: Any) -> Any:

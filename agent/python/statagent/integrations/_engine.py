@@ -17,7 +17,7 @@ from .._native.rows import token_keys
 from .._runtime.agent import Agent
 from .._runtime.current import running_agent
 from .._runtime.log import warn_once
-from .._tokens.logprobs import LOGPROB, log_probabilities
+from .._tokens.logprobs import LOGPROB, all_log_probabilities, chosen_log_probabilities, taken
 from .._tokens.rows import Rows
 from .._tokens.taps import find_taps
 from .._tokens.token_hooks import Recorder, Stream, hook_taps
@@ -74,7 +74,7 @@ class Engine:
         self._tokens: Tokens | None = None  # of the batch that runs, unless it is a warm-up
         self._batch: Batch | None = None  # the one that runs, once it has been read
         self._ends: Ends = {}  # of the batch before
-        self._logits: Any = None  # as the model made them: the sampler changes them
+        self._scores: Any = None  # log-probabilities of all ids, of requests that get a token: the sampler changes the logits
         self._changed_at: int | None = None  # the step in which the weights changed; None: they are recorded
 
     # --- weights
@@ -106,7 +106,7 @@ class Engine:
             self._tokens = tokens
 
     def end_batch(self, *_: Any) -> None:
-        self._tokens = self._logits = self._recorder.rows = None
+        self._tokens = self._scores = self._recorder.rows = None
 
     def _wanted(self) -> bool:
         """Whether the batch has tokens whose positions are chosen, or whose followers' are; most of a long generation has not."""
@@ -166,11 +166,12 @@ class Engine:
 
     def see_logits(self, logits: Any) -> None:
         """A row for each request, before the sampler has changed them."""
-        self._logits = None
+        self._scores = None
         if logits is None or not self._wanted() or len(logits) != len(self._now().requests):
             return
-        if self._sampled_rows().size:
-            self._logits = logits.detach().clone()
+        rows = self._sampled_rows()
+        if len(rows):
+            self._scores = all_log_probabilities(taken(logits, rows))
 
     def _sampled_rows(self) -> Any:
         """Requests that get a token whose position is chosen."""
@@ -178,13 +179,13 @@ class Engine:
         return np.flatnonzero(batch.samples & batch.known[batch.last] & self._choice.of(batch.positions[batch.last] + 1))
 
     def _see_sampled(self, find: Callable[[], Any]) -> None:
-        logits, self._logits = self._logits, None
-        if logits is None:
+        scores, self._scores = self._scores, None
+        if scores is None:
             return
         batch, rows = self._now(), self._sampled_rows()
-        ids = find().detach().reshape(len(batch.requests), -1)[:, 0].cpu().numpy().astype(np.int64)[rows]
-        keys = token_keys(ids[:, None], batch.keys[batch.last[rows]])[:, 0]
-        self._recorder.record(LOGPROB, log_probabilities(logits, rows, ids), keys, batch.positions[batch.last[rows]] + 1)
+        ids = taken(find().detach().reshape(len(batch.requests), -1)[:, 0], rows)
+        keys = token_keys(ids.cpu().numpy().astype(np.int64)[:, None], batch.keys[batch.last[rows]])[:, 0]
+        self._recorder.record(LOGPROB, chosen_log_probabilities(scores, ids), keys, batch.positions[batch.last[rows]] + 1)
 
 
 class _Hook:
