@@ -74,7 +74,8 @@ def _check_dtype(dtype: Any) -> None:
 
 
 def _record(agent: Agent, model: Any, dtype: Any, prefix: str) -> int:
-    modules = name_modules(model, prefix, experts.keys(model))
+    found = experts.find(model)
+    modules = name_modules(model, prefix, found.keys)
     parameters = name_originals(model, modules, name_parameters(modules, prefix), prefix)
     shards = Shards(model, parameters, [], prefix)
     agent.clock.begin_step()
@@ -89,7 +90,7 @@ def _record(agent: Agent, model: Any, dtype: Any, prefix: str) -> int:
         warn_once("packed weights", f"fingerprint: {reason}; no weight is recorded")
         agent.report_not_recorded("", "weight", reason)
         return 0
-    places, merged = layouts_of(model, modules, parameters, None, shards), Merged(modules)
+    places, merged = layouts_of(model, modules, parameters, None, found, shards), Merged(modules)
     count = 0
     with agent.clock.gate.recording():
         for named, weight in _weights(parameters, shards):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._compile import tracing
 from ._layouts import experts, megatron
+from ._layouts.experts import Experts
 from ._layouts.layouts import layouts_of
 from ._layouts.sharded import Shards, Wrapper
 from ._layouts.slices import name_originals
@@ -131,9 +132,9 @@ def watch(
     if parts is None:
         agent.setup_failed = False
         return Watch()
-    shards = attachment.attempt("its shards", Shards, model, parts.all_parameters, wrappers, name) or Shards(model, [], [], name)
-    places = attachment.attempt("its layouts", layouts_of, model, parts.all_modules, parts.all_parameters, layouts, shards)
     attempt = attachment.attempt
+    shards = attempt("its shards", Shards, model, parts.all_parameters, wrappers, name) or Shards(model, [], [], name)
+    places = attempt("its layouts", layouts_of, model, parts.all_modules, parts.all_parameters, layouts, parts.experts, shards)
     try:
         _claim(attachment, parts, chosen)
         attempt("layouts", attachment.place, places)
@@ -157,7 +158,7 @@ def watch(
         attachment.hooks.remove()
         raise
     agent.setup_failed = False
-    agent.add_config(attempt("how it is sharded", _sharding, model, wrappers) or {})
+    agent.add_config(attempt("how it is sharded", _sharding, model, parts.experts, wrappers) or {})
     requested = {
         "kinds": ", ".join(sorted(chosen)), "include": ", ".join(selection.include), "exclude": ", ".join(selection.exclude),
         "steps": steps or "", "parameter_steps": parameter_steps or "", "updates": updates or "", "eval": text(bool(eval)),
@@ -184,8 +185,8 @@ def _elements(parameter: Any) -> int:
         return 0
 
 
-def _sharding(model: Any, wrappers: list[Wrapper]) -> dict[str, str]:
-    found = sharding(model) | experts.settings(model) | (megatron.settings() if megatron.has_megatron(model) else {})
+def _sharding(model: Any, of_tokens: Experts, wrappers: list[Wrapper]) -> dict[str, str]:
+    found = sharding(model) | of_tokens.settings() | (megatron.settings() if megatron.has_megatron(model) else {})
     for wrapper in wrappers:
         found |= wrapper.settings()
     return found
@@ -195,6 +196,7 @@ def _sharding(model: Any, wrappers: list[Wrapper]) -> dict[str, str]:
 class _Parts:
     """Parts of a model: all of them, and those that are selected."""
 
+    experts: Experts
     all_modules: list[Named]
     all_parameters: list[Named]
     modules: list[Named]
@@ -203,12 +205,14 @@ class _Parts:
 
 
 def _select(model: Any, prefix: str, selection: Selection, kinds: frozenset[str]) -> _Parts:
-    all_modules = name_modules(model, prefix, experts.keys(model))
+    found = experts.find(model)
+    all_modules = name_modules(model, prefix, found.keys)
     all_parameters = name_originals(model, all_modules, name_parameters(all_modules, prefix), prefix)
     all_buffers = name_buffers(all_modules, prefix)
     selection.check([named.name for named in [*all_modules, *all_parameters, *all_buffers]])
     ends = megatron.ends_of_stages(model)
     return _Parts(
+        found,
         all_modules,
         all_parameters,
         [named for named in all_modules if selection.module(named) and has_forward(named.value) and id(named.value) not in ends],

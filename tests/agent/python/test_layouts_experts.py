@@ -51,12 +51,13 @@ def on_rank(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def named(model: nn.Module) -> Any:
-    modules = name_modules(model, "", experts.keys(model))
-    return layouts.ModelLayouts(model, modules, name_parameters(modules), Rules(None))
+    found = experts.find(model)
+    modules = name_modules(model, "", found.keys)
+    return layouts.ModelLayouts(model, modules, name_parameters(modules), Rules(None), found)
 
 
 def expert_names(model: nn.Module) -> set[str]:
-    return {each.name for each in name_modules(model, "", experts.keys(model)) if ".experts." in each.name}
+    return {each.name for each in name_modules(model, "", experts.find(model).keys) if ".experts." in each.name}
 
 
 @pytest.mark.parametrize(("rank", "size"), [(0, 1), (0, 2), (1, 2), (3, 4)])
@@ -67,8 +68,8 @@ def test_experts_have_the_numbers_that_they_have_among_all_ranks(on_rank: Any, r
     first = rank * here
     numbers = {name.split(".experts.")[1].split(".")[0] for name in expert_names(model)}
     assert numbers == {f"{n}" for n in range(first, first + here)}
-    assert len(experts.inside(model)) == 3 * here
-    assert experts.settings(model) == ({} if size == 1 else {"parallel.ep": f"{size}"})
+    assert len(experts.find(model).inside) == 3 * here
+    assert experts.find(model).settings() == ({} if size == 1 else {"parallel.ep": f"{size}"})
 
 
 def test_rows_of_an_expert_are_a_set_that_ranks_share(on_rank: Any) -> None:
@@ -87,13 +88,14 @@ def test_rows_of_an_expert_are_a_set_that_ranks_share(on_rank: Any) -> None:
 def test_lists_without_a_router_of_their_own_are_no_experts(on_rank: Any, mixture: nn.Module) -> None:
     on_rank(0, 2)
     model = model_of(mixture)
-    assert experts.inside(model) == set() and experts.keys(model) == {}
+    assert experts.find(model) == experts.Experts()
 
 
 def test_experts_whose_number_is_not_known_are_left_out(on_rank: Any) -> None:
     on_rank(2, 4)  # over two of four ranks: which ones, nothing shows
     model = model_of(Mixture(2, 4))
-    assert experts.inside(model) == set() and experts.keys(model) == {}
+    found = experts.find(model)
+    assert found.inside == set() and found.keys == {}
     assert named(model).place("blocks.0.mlp.experts.0", "output", "", 0, torch.zeros(5, WIDTH)) is None
 
 

@@ -10,6 +10,7 @@ import torch.distributed.pipelining.stage
 
 import statagent
 from statagent._layouts import layouts, pipeline
+from statagent._layouts.experts import Experts
 from statagent._layouts.rules import Rules
 
 SOURCE = "class Stage:\n    def __init__(self, ranks): self.group_size = ranks\n    def run(self, call): return call()\n"
@@ -29,7 +30,7 @@ def test_a_stage_that_runs_the_model_is_seen() -> None:
 def placed(ranks: int, stages: int, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(layouts, "all_ranks", lambda: (1, ranks))
     rules = Rules({"*": statagent.batch(micro_batches=2)})
-    model = layouts.ModelLayouts(torch.nn.Linear(3, 3), [], [], rules)
+    model = layouts.ModelLayouts(torch.nn.Linear(3, 3), [], [], rules, Experts())
     return stage(stages).run(lambda: model.place("x", "batch", "0", 0, torch.ones(4, 3)))
 
 

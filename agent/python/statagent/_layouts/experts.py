@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .._torch import parts
@@ -29,67 +29,77 @@ class _Mixture:
         return rank * here if self.total == here * size else None
 
 
-def keys(model: Any) -> dict[int, str]:
-    """By id of a module, its key among all ranks' modules, where its parent has another."""
-    found = {
-        id(expert): f"{first + int(key)}"
-        for mixture in _mixtures(model)
-        for first in (mixture.first(),)
-        if first
-        for key, expert in mixture.experts
-    }
-    return found | megatron.keys(model)
+@dataclass
+class Experts:
+    """Those of one model. Threads: any, after `find`."""
+
+    # By id of a module, its key among all ranks' modules, where its parent has another.
+    keys: dict[int, str] = field(default_factory=dict)
+    inside: set[int] = field(default_factory=set)  # ids of modules whose rows are a set of tokens: named alike on all ranks
+    # By id of a parameter that holds several experts along its first dimension, which part this rank has of all, and how many there are.
+    fused: dict[int, tuple[int, int]] = field(default_factory=dict)
+    spread: int = 1  # over how many ranks
+
+    def settings(self) -> dict[str, str]:
+        """As the collector reads them (docs/ranks.md)."""
+        return {"parallel.ep": f"{self.spread}"} if self.spread > 1 else {}
 
 
-def inside(model: Any) -> set[int]:
-    """Ids of the modules whose rows are a set of tokens: experts that have the same name on all ranks, and what is in them."""
-    return {
-        id(module)
-        for mixture in _mixtures(model)
-        if mixture.first() is not None
-        for _, expert in mixture.experts
-        for module in parts.all_modules(expert)
-    }
-
-
-def settings(model: Any) -> dict[str, str]:
-    """Over how many ranks each mixture is spread, as the collector reads it (docs/ranks.md)."""
-    spread = {mixture.total // len(mixture.experts) for mixture in _mixtures(model)} | {size for _, size in fused(model).values()}
-    return {"parallel.ep": f"{max(spread)}"} if max(spread, default=1) > 1 else {}
-
-
-def fused(model: Any) -> dict[int, tuple[int, int]]:
-    """By id of a parameter that holds several experts along its first dimension, which part this rank has of all, and how many there are."""
-    rank, size = all_ranks() or (0, 1)
-    found: dict[int, tuple[int, int]] = {}
-    for module in parts.all_modules(model) if size > 1 else ():
-        for _, child in parts.children(module):
-            weights = [parameter for _, parameter in parts.parameters(child)]
-            shapes = [tuple(weight.shape) for weight in weights]
-            here = {shape[0] if shape else 0 for shape in shapes}
-            widths = {n for shape in shapes if len(shape) == 3 for n in shape[1:]}
-            total = _experts_of_router(module, child, max(here), widths) if len(here) == 1 and widths else None
-            if total is not None and total == size * max(here):
-                found.update((id(weight), (rank, size)) for weight in weights)
+def find(model: Any) -> Experts:
+    """Also the keys of layers that Megatron-Core numbers in each pipeline stage."""
+    found = Experts()
+    for module in parts.all_modules(model):
+        if megatron.is_megatron(module):
+            found.keys.update(megatron.keys_in(module))
+            of_tokens = [module] if megatron.holds_experts(module) else []
+        else:
+            of_tokens = _add(found, module)
+        found.inside.update(id(each) for expert in of_tokens for each in parts.all_modules(expert))
     return found
 
 
-def _mixtures(model: Any) -> Iterator[_Mixture]:
-    for module in parts.all_modules(model):
-        around = [child for _, child in parts.children(module)]
-        lists = [(child, child) for child in around if _is_list(child)]
-        # The router may stand beside the module that has the list.
-        lists += [
-            (child, inner) for child in around if not _is_list(child) for _, inner in parts.children(child) if _is_list(inner)
-        ]
-        for child, each in lists:
-            experts = [(f"{key}", child) for key, child in parts.children(each)]
-            if not _are_alike([child for _, child in experts]):
-                continue
-            widths = {shape[-1] for shape in _sizes_of(experts[0][1]) if len(shape) == 2}
-            total = _experts_of_router(module, child, len(experts), widths)
-            if total is not None:
-                yield _Mixture(experts, total)
+def _add(found: Experts, module: Any) -> list[Any]:
+    """Adds the experts in a module. Returns those whose numbers are known."""
+    known = []
+    for mixture in _mixtures(module):
+        found.spread = max(found.spread, mixture.total // len(mixture.experts))
+        first = mixture.first()
+        if first is not None:
+            known += [expert for _, expert in mixture.experts]
+        if first:
+            found.keys.update((id(expert), f"{first + int(key)}") for key, expert in mixture.experts)
+    for parameter, part in _fused(module):
+        found.fused[id(parameter)] = part
+        found.spread = max(found.spread, part[1])
+    return known
+
+
+def _fused(module: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
+    """Parameters of a module's children that hold several experts along their first dimension, where ranks share them."""
+    rank, size = all_ranks() or (0, 1)
+    for _, child in parts.children(module) if size > 1 else ():
+        weights = [parameter for _, parameter in parts.parameters(child)]
+        shapes = [tuple(weight.shape) for weight in weights]
+        here = {shape[0] if shape else 0 for shape in shapes}
+        widths = {n for shape in shapes if len(shape) == 3 for n in shape[1:]}
+        total = _experts_of_router(module, child, max(here), widths) if len(here) == 1 and widths else None
+        if total is not None and total == size * max(here):
+            yield from ((weight, (rank, size)) for weight in weights)
+
+
+def _mixtures(module: Any) -> Iterator[_Mixture]:
+    """Lists of experts in a module, and in its children, beside which its router stands."""
+    around = [child for _, child in parts.children(module)]
+    lists = [(child, child) for child in around if _is_list(child)]
+    lists += [(child, inner) for child in around if not _is_list(child) for _, inner in parts.children(child) if _is_list(inner)]
+    for child, each in lists:
+        experts = [(f"{key}", expert) for key, expert in parts.children(each)]
+        if not _are_alike([expert for _, expert in experts]):
+            continue
+        widths = {shape[-1] for shape in _sizes_of(experts[0][1]) if len(shape) == 2}
+        total = _experts_of_router(module, child, len(experts), widths)
+        if total is not None:
+            yield _Mixture(experts, total)
 
 
 def _is_list(module: Any) -> bool:

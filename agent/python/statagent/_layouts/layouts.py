@@ -12,9 +12,10 @@ from typing import Any
 
 from .._torch.modules import Named
 from ..errors import InvalidArgumentError
-from . import dtensor, experts, megatron
+from . import dtensor, megatron
 from .cuts import Span, cut_along, equal_part
 from .data_parallel import Replicas, all_ranks, cuts_sequences, data_parallel
+from .experts import Experts
 from .fsdp1 import FlatShards
 from .pipeline import stages_here
 from .placement import Placement, whole
@@ -36,17 +37,24 @@ class ModelLayouts:
     """Layouts of one watched model's tensors, asked by name, kind and path. Threads: any, after construction."""
 
     def __init__(
-        self, model: Any, modules: Iterable[Named], parameters: Iterable[Named], rules: Rules, shards: Shards | None = None
+        self,
+        model: Any,
+        modules: Iterable[Named],
+        parameters: Iterable[Named],
+        rules: Rules,
+        experts: Experts,
+        shards: Shards | None = None,
     ) -> None:
         self._rules = rules
         self.by_micro_batch = rules.by_micro_batch()
         self._modules = {named.name: named.value for named in modules}
-        of_tokens = experts.inside(model)
-        self._fused = experts.fused(model)
-        self._experts = {name for name, module in self._modules.items() if id(module) in of_tokens}
+        self._fused = experts.fused
+        self._experts = {name for name, module in self._modules.items() if id(module) in experts.inside}
         self._parameters = {named.name: named for named in parameters}
-        self._megatron = megatron.Activations(model) if megatron.has_megatron(model) else None
+        self._megatron = megatron.Activations(model, experts.inside) if megatron.has_megatron(model) else None
         self._piece = data_parallel(model) if self._megatron is None else megatron.data_parallel()
+        # The same of tokens of experts.
+        self._with_tokens = self._piece if self._megatron is None else megatron.token_parallel()
         self._replicas = Replicas(model)
         self._flat = FlatShards(model)
         self._shards = shards
@@ -92,7 +100,8 @@ class ModelLayouts:
     def _of_parameter(self, name: str, shape: tuple[int, ...], tensor: Any) -> Placement | None:
         part = None if self._shards is None else self._shards.of_name(name)
         if part is not None and shape == (part.stop - part.start,) and shape != part.shape:
-            return part.place(self._uncut(name, part.shape, self._parameters[name].value))
+            uncut = self._uncut(name, part.shape, self._parameters[name].value)
+            return None if uncut is None else part.place(uncut)
         return self._uncut(name, shape, tensor)
 
     def _uncut(self, name: str, shape: tuple[int, ...], tensor: Any) -> Placement | None:
@@ -151,7 +160,7 @@ class ModelLayouts:
     def _in_any_order(self, rows: Rows, placed: Placement | None, shape: tuple[int, ...]) -> Placement | None:
         if placed is None and (self._megatron is not None or self._cut_by_tensors):
             return None
-        return rows.place(placed or whole(shape), rows.ranks or self._piece or all_ranks() or (0, 1))
+        return rows.place(placed or whole(shape), rows.ranks or self._with_tokens or all_ranks() or (0, 1))
 
     def _among_samples(
         self, name: str, kind: str, path: str, micro_batch: int, shape: tuple[int, ...], placed: Placement | None
@@ -304,11 +313,11 @@ class Layouts:
 
 
 def layouts_of(
-    model: Any, modules: list[Named], parameters: list[Named], layouts: Any, shards: Shards | None = None
+    model: Any, modules: list[Named], parameters: list[Named], layouts: Any, experts: Experts, shards: Shards | None = None
 ) -> ModelLayouts | None:
     """None for a process without others: each tensor is whole. Raises InvalidArgumentError."""
     rules = Rules(layouts)
-    found = ModelLayouts(model, modules, parameters, rules, shards)
+    found = ModelLayouts(model, modules, parameters, rules, experts, shards)
     unused = rules.unused(list(found.names()))
     if unused:
         raise InvalidArgumentError(

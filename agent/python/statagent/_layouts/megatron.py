@@ -4,7 +4,9 @@ Reads attributes of modules and parameters, and sizes of process groups: no coll
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Set
 from typing import Any
 
 from .._torch import parts
@@ -14,7 +16,7 @@ from .placement import Placement, whole
 _COLUMN = frozenset(("ColumnParallelLinear", "TEColumnParallelLinear", "TELayerNormColumnParallelLinear"))
 _ROW = frozenset(("RowParallelLinear", "TERowParallelLinear"))
 _CORE = frozenset(("DotProductAttention", "TEDotProductAttention"))
-_SEQUENCE_FIRST = frozenset(("TransformerBlock", "TransformerLayer", "SelfAttention", "CrossAttention", "MLP"))
+_SEQUENCE_FIRST = frozenset(("TransformerBlock", "TransformerLayer", "SelfAttention", "CrossAttention", "MLP", "BaseMoELayer"))
 
 Cut = tuple[int, tuple[Span, ...]]
 
@@ -32,6 +34,15 @@ def data_parallel() -> tuple[int, int] | None:
     """This rank's number among those that have a part of the batch each, and how many they are."""
     groups = state()
     return None if groups is None else (groups.get_data_parallel_rank(), groups.get_data_parallel_world_size())
+
+
+def token_parallel() -> tuple[int, int] | None:
+    """The same of those whose experts see other tokens, or are others."""
+    groups = state()
+    if groups is None:
+        return None
+    rank, size = groups.get_expert_data_parallel_rank(), groups.get_expert_data_parallel_world_size()
+    return _expert_rank(groups) * size + rank, _expert_ranks(groups) * size
 
 
 def settings() -> dict[str, str]:
@@ -56,14 +67,14 @@ def settings() -> dict[str, str]:
 
 def has_megatron(model: Any) -> bool:
     """Whether parts of the model are Megatron's, so that what this module says holds for all of it."""
-    return state() is not None and any(_is_megatron(module) for module in parts.all_modules(model))
+    return state() is not None and any(is_megatron(module) for module in parts.all_modules(model))
 
 
 def _is_a(name: str, module: Any) -> bool:
     return any(base.__name__ == name for base in type(module).__mro__)
 
 
-def _is_megatron(module: Any) -> bool:
+def is_megatron(module: Any) -> bool:
     return any(base.__module__.startswith("megatron.") for base in type(module).__mro__)
 
 
@@ -76,8 +87,8 @@ def of_parameter(parameter: Any, owner: Any, shape: tuple[int, ...], blocks: int
     groups = state()
     if groups is None or shape != tuple(parameter.shape) or hasattr(parameter, "device_mesh"):
         return None
-    if _holds_several_experts(owner) and _expert_ranks(groups) > 1:
-        return None  # other ranks have other experts under the same name
+    if _holds_several_experts(owner) and _expert_ranks(groups) > 1:  # other ranks have other experts under the same name
+        return _of_grouped(groups, parameter, owner, shape)
     if not getattr(parameter, "tensor_model_parallel", False):
         return whole(shape)
     dim, blocks = getattr(parameter, "partition_dim", -1), max(blocks, getattr(parameter, "partition_stride", 1))
@@ -87,6 +98,17 @@ def of_parameter(parameter: Any, owner: Any, shape: tuple[int, ...], blocks: int
     if not 0 <= dim < len(shape) or blocks < 1 or shape[dim] % blocks:
         return None
     return cut_along(shape, {dim: equal_part(shape[dim], part, parts, blocks)})
+
+
+def _of_grouped(groups: Any, parameter: Any, owner: Any, shape: tuple[int, ...]) -> Placement | None:
+    """The experts' weights follow each other in memory; shapes are those of one matrix with the experts beside each other. None: not a GroupedMLP."""
+    matrices = [getattr(owner, "weight1", None), getattr(owner, "weight2", None)]
+    along = next((1 - number for number, matrix in enumerate(matrices) if matrix is parameter), None)
+    if along is None or groups.get_expert_tensor_parallel_world_size() > 1:
+        return None
+    each, rank = math.prod(shape), _expert_rank(groups)
+    total = tuple(n * _expert_ranks(groups) if d == along else n for d, n in enumerate(shape))
+    return Placement(total, ranges=((rank * each, (rank + 1) * each),))
 
 
 def _tensor_ranks(groups: Any, owner: Any, parameter: Any) -> tuple[int, int]:
@@ -103,11 +125,8 @@ def _holds_several_experts(module: Any) -> bool:
     return getattr(module, "num_local_experts", getattr(module, "num_gemms", 1)) != 1 and not hasattr(module, "local_experts")
 
 
-def _sizes(groups: Any) -> tuple[int, ...]:
-    """Sizes of the groups that split activations."""
-    return (
-        int(groups.get_tensor_model_parallel_world_size()), int(groups.get_context_parallel_world_size()), _expert_ranks(groups),
-    )  # fmt: skip
+def _cuts_activations(groups: Any) -> bool:
+    return int(groups.get_tensor_model_parallel_world_size()) > 1 or int(groups.get_context_parallel_world_size()) > 1
 
 
 def _expert_ranks(groups: Any) -> int:
@@ -122,16 +141,15 @@ def _expert_rank(groups: Any) -> int:
 
 
 class Activations:
-    """Placements of the modules' inputs and outputs, and of their gradients. Sequences are dimension 0 (sequence, batch, features)."""
+    """Placements of the modules' inputs and outputs, and of their gradients. Sequences are dimension 0 (sequence, batch, features).
+    `of_tokens`: ids of modules whose rows are a set of tokens."""
 
-    def __init__(self, model: Any) -> None:
-        self._unknown: set[int] = set()  # modules whose rows are the tokens of an expert
+    def __init__(self, model: Any, of_tokens: Set[int] = frozenset()) -> None:
+        self._of_tokens = of_tokens
         self._gated: set[int] = set()  # modules whose features are those of a gate and those of an input, each of which is cut
         self._positions: set[int] = set()  # embeddings (batch, sequence, features)
         self._embedding: Any = None
         for module in parts.all_modules(model):
-            if getattr(module, "is_expert", False) or hasattr(module, "num_local_experts"):
-                self._unknown.update(id(each) for each in parts.all_modules(module))
             if getattr(getattr(module, "config", None), "gated_linear_unit", False) and hasattr(module, "linear_fc1"):
                 self._gated.add(id(module.linear_fc1))
             if _is_a("LanguageModelEmbedding", module):
@@ -153,9 +171,9 @@ class Activations:
         """None: not known."""
         names = {base.__name__ for base in type(module).__mro__}
         groups = state()
-        if groups is None or id(module) in self._unknown:
-            return None
-        if all(size == 1 for size in _sizes(groups)):
+        if groups is None or id(module) in self._of_tokens:
+            return _of_rows(groups, shape)
+        if not _cuts_activations(groups):
             return whole(shape)
         if len(shape) == 1:
             return self._bias(names, module, shape)
@@ -171,12 +189,14 @@ class Activations:
         if self._embedding is not None and module in (self._embedding, getattr(self._embedding, "embedding_dropout", None)):
             scattered = self._parallel_sequence and getattr(self._embedding, "scatter_to_sequence_parallel", True)
             return self._place(groups, module, shape, 0, scattered)
-        if names & _SEQUENCE_FIRST and _is_megatron(module):
+        if names & _SEQUENCE_FIRST and is_megatron(module):
             return self._place(groups, module, shape, 0, self._parallel_sequence)
         if names & _CORE and len(shape) == 3:
             return self._place(groups, module, shape, 0, False, features=1)
         if self._is_norm(names, module) and len(shape) == 3:
             return self._place(groups, module, shape, 0, self._parallel_sequence)
+        if "Router" in names and is_megatron(module):
+            return self._routed(groups, shape)
         return self._of_model(groups, module, shape) if "GPTModel" in names else None
 
     def _bias(self, names: set[str], module: Any, shape: tuple[int, ...]) -> Placement | None:
@@ -186,6 +206,13 @@ class Activations:
         if bias is None or tuple(bias.shape) != shape or not names & (_COLUMN | _ROW | _SEQUENCE_FIRST):
             return None
         return self.parameter(bias, last, shape)
+
+    def _routed(self, groups: Any, shape: tuple[int, ...]) -> Placement | None:
+        """The place of a router's choices: (sequence and batch, experts)."""
+        if len(shape) != 2 or groups.get_context_parallel_world_size() > 1:
+            return None
+        part, parts = groups.get_tensor_model_parallel_rank(), groups.get_tensor_model_parallel_world_size()
+        return cut_along(shape, {0: equal_part(shape[0], part, parts)} if self._parallel_sequence else {})
 
     def _of_model(self, groups: Any, module: Any, shape: tuple[int, ...]) -> Placement | None:
         """The place of losses (batch, sequence) or logits (batch, sequence, vocabulary)."""
@@ -197,8 +224,8 @@ class Activations:
         """The place of the first argument. None: not known."""
         names = {base.__name__ for base in type(module).__mro__}
         groups = state()
-        if groups is None or id(module) in self._unknown:
-            return None
+        if groups is None or id(module) in self._of_tokens:
+            return _of_rows(groups, shape)
         if names & _COLUMN:
             return self._place(groups, module, shape, 0, bool(getattr(module, "sequence_parallel", False)))
         if names & _ROW and getattr(module, "input_is_parallel", True):
@@ -252,25 +279,33 @@ class Activations:
         return weight is not None and known and any(name.endswith("Norm") for name in names)
 
 
-# --- names
+def _of_rows(groups: Any, shape: tuple[int, ...]) -> Placement | None:
+    """The place of a set of tokens' rows, but for their order. None: not known, or a rank has some of the features."""
+    return None if groups is None or groups.get_expert_tensor_parallel_world_size() > 1 else whole(shape)
 
 
-def keys(model: Any) -> dict[int, str]:
-    """By id of a module, its key among all ranks' modules, where its parent has another: pipeline stages and ranks with other experts number
-    theirs from 0 each."""
+# --- names, experts
+
+
+def keys_in(module: Any) -> dict[int, str]:
+    """By id, the keys of the modules in one of Megatron's among all ranks' modules, where their parent has others: pipeline stages and ranks with
+    other experts number theirs from 0 each."""
     found: dict[int, str] = {}
-    for module in parts.all_modules(model):
-        if not _is_megatron(module):
-            continue
-        for _, container in parts.children(module):
-            for key, child in parts.children(container):
-                number = getattr(child, "layer_number", None)
-                if f"{key}".isdigit() and _is_megatron(child) and type(number) is int and number > 0:
-                    found[id(child)] = str(number - 1)
-        first = first_expert(module)
-        for key, child in parts.children(module.local_experts) if first else ():
-            found[id(child)] = str(first + int(key))
+    for _, container in parts.children(module):
+        for key, child in parts.children(container):
+            number = getattr(child, "layer_number", None)
+            if f"{key}".isdigit() and is_megatron(child) and type(number) is int and number > 0:
+                found[id(child)] = str(number - 1)
+    groups = state()
+    first = _expert_rank(groups) * int(getattr(module, "num_local_experts", 0)) if groups is not None else 0
+    for key, child in parts.children(getattr(module, "local_experts", None)) if first else ():
+        found[id(child)] = str(first + int(key))
     return found
+
+
+def holds_experts(module: Any) -> bool:
+    """Whether it consists of this rank's experts, which see a set of tokens: not the layer that has their router, too."""
+    return hasattr(module, "num_local_experts") and not hasattr(module, "router")
 
 
 def ends_of_stages(model: Any) -> set[int]:
@@ -279,14 +314,5 @@ def ends_of_stages(model: Any) -> set[int]:
     return {
         id(module)
         for module in parts.all_modules(model)
-        if _is_megatron(module) and getattr(module, "post_process", True) is False
+        if is_megatron(module) and getattr(module, "post_process", True) is False
     }
-
-
-def first_expert(module: Any) -> int:
-    """The global number of the first expert that a module's `local_experts` holds."""
-    groups = state()
-    count = getattr(module, "num_local_experts", 0)
-    if groups is None or not hasattr(module, "local_experts") or not _is_megatron(module):
-        return 0
-    return _expert_rank(groups) * int(count)
