@@ -36,6 +36,11 @@ CHECK_EVERY = 1024  # steps, after the powers of two below
 _TEXT_MAX = 120
 _ITEMS_MAX = 8
 _NO_SETTINGS = frozenset(("training", "call_super_init", "dump_patches", "T_destination"))
+# Attributes that follow from how a module is cut over ranks, which runs of other layouts may do differently: that is recorded as parallel.*.
+_OF_LAYOUT = re.compile(
+    r".+_per_partition|(world|tp|cp|ep|dp|pp)_(size|rank)|vocab_(start|end)_index|allreduce_dgrad|expert_parallel|explicit_expert_comm"
+    r"|num_local_experts|local_expert_indices"
+)
 _ACTIVATIONS = re.compile(r"(GELU|ReLU|SiLU|Swish|Mish|Tanh|Sigmoid|Softplus|ELU|SELU|CELU|GLU|Hardswish|Softmax|Activation)\w*$")
 _KEY = re.compile(r"\w{1,40}$")
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -222,7 +227,7 @@ def _settings_of(named: Named) -> Iterator[tuple[str, str]]:
         if not isinstance(name, str):
             continue
         own_number = type(value) is int and name.endswith(("idx", "index", "id")) and value in numbers
-        if name.startswith("_") or name in _NO_SETTINGS or own_number:
+        if name.startswith("_") or name in _NO_SETTINGS or own_number or _OF_LAYOUT.fullmatch(name):
             continue
         if type(value) is dict:
             yield from ((f"{name}[{key}]", found) for key, found in _numbers_by_name(value))

@@ -14,7 +14,9 @@ from . import parts
 
 # Attribute under which a wrapper keeps the module that it wraps.
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-_MODULE_WRAPPERS = frozenset(("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DeepSpeedEngine", "DDP"))
+_MODULE_WRAPPERS = frozenset(
+    ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DeepSpeedEngine", "DDP", "Float16Module")
+)
 _SHOWN_NAMES = 12
 
 # What a hook becomes in a copy or pickle: a function of the standard library that accepts any arguments and returns None. So a model that

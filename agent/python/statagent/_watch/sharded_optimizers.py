@@ -17,7 +17,8 @@ from .optimizers import OptimizerHooks
 
 class ShardedOptimizerHooks(OptimizerHooks):
     """The wrapper's step() is the update. Within it the optimizers inside may be called several times, each time for some tensors: this rank's
-    gradients are recorded before such a call, its state after it. Weights are recorded at the end, as the model uses them."""
+    gradients are recorded before such a call, its state after it, and as path "main" the weights that it updates, where the model has them in another
+    precision. Weights are recorded at the end, as the model uses them."""
 
     def __init__(
         self,
@@ -63,7 +64,15 @@ class ShardedOptimizerHooks(OptimizerHooks):
 
     def _after_part(self, optimizer: Any, *_: Any) -> None:
         if self._parameters_wanted() and "optimizer_state" in self._kinds:
-            self._record_parts(optimizer, "optimizer_state", lambda tensor: self._tensors(optimizer.state.get(tensor, {})))
+            state = optimizer.state
+            self._record_parts(
+                optimizer, "optimizer_state", lambda tensor: self._tensors(state.get(tensor, {})) + self._main_copy(tensor)
+            )
+
+    def _main_copy(self, tensor: Any) -> list[tuple[str, Any]]:
+        """The tensor, if it has parameters in another precision than the model: what these are in the next step follows from it."""
+        parts = self._shards.in_tensor(tensor)
+        return [("main", tensor)] if any(named.value.dtype != tensor.dtype for named, _ in parts) else []
 
     def _record_parts(self, optimizer: Any, kind: str, values: Callable[[Any], list[tuple[str, Any]]]) -> None:
         """Records parts of the tensors for which the optimizer is called now. By path: tensors that are like one that it updates."""
