@@ -6,6 +6,8 @@ import sys
 from typing import Any
 
 from .._torch import parts
+from .cuts import cut_along, equal_part
+from .placement import Placement, whole
 
 
 def data_parallel(model: Any) -> tuple[int, int] | None:
@@ -13,7 +15,7 @@ def data_parallel(model: Any) -> tuple[int, int] | None:
     for module in parts.all_modules(model):
         classes = {base.__name__ for base in type(module).__mro__}
         if "DeepSpeedEngine" in classes:
-            found = of_group(getattr(module, "data_parallel_group", None))
+            found = _deepspeed_ranks(module)
         elif "DistributedDataParallel" in classes:
             found = of_group(getattr(module, "process_group", None))
         elif "FullyShardedDataParallel" in classes:
@@ -35,25 +37,76 @@ def cuts_sequences(model: Any) -> bool:
     )
 
 
-class Replicas:
-    """Parameters that every rank of the job has whole, with equal values: those of DistributedDataParallel or DeepSpeed over all ranks.
+def ulysses(model: Any) -> tuple[int, int] | None:
+    """This rank's number among those that have a part of each sequence under DeepSpeed's Ulysses for Transformers, in order (batch, sequence, ...), and
+    how many they are. None: it is not used."""
+    return next(filter(None, map(_ulysses_ranks, parts.all_modules(model))), None)
 
-    If their group is smaller, other ranks may hold other parts of the model, or other parts of its tensors: not known."""
+
+def _ulysses_ranks(engine: Any) -> tuple[int, int] | None:
+    groups = getattr(engine, "mpu", None) if type(engine).__name__ == "DeepSpeedEngine" else None
+    if not getattr(groups, "__name__", "").endswith(".parallel_state_sp"):
+        return None
+    return groups.get_sequence_parallel_rank(), groups.get_sequence_parallel_world_size()
+
+
+def _deepspeed_ranks(engine: Any) -> tuple[int, int] | None:
+    """With Ulysses the engine's group has the ranks that share sequences, too, which are neighbours in it."""
+    found, sharing = of_group(getattr(engine, "data_parallel_group", None)), _ulysses_ranks(engine)
+    everyone = of_group(getattr(engine, "seq_data_parallel_group", None)) if sharing is not None else None
+    return found if sharing is None or everyone is None else (everyone[0] // sharing[1], everyone[1] // sharing[1])
+
+
+class Replicas:
+    """Parameters of DistributedDataParallel and DeepSpeed that every rank which has them has whole, with equal values, and those that the program's
+    own tensor parallelism under DeepSpeed has cut, as their attributes say.
+
+    If a wrapper's group is not all ranks, and DeepSpeed was not told which ones share tensors (mpu=), others may hold other parts: not known."""
 
     def __init__(self, model: Any) -> None:
-        self._parameters: set[int] = set()
+        self._cuts: dict[int, tuple[int, int, int, int] | None] = {}  # dimension, part, parts, blocks; None: whole
         for module in parts.all_modules(model):
             kind = type(module).__name__
             group = {"DistributedDataParallel": "process_group", "DeepSpeedEngine": "seq_data_parallel_group"}.get(kind)
-            if group is None or not _covers_all(of_group(getattr(module, group, None))):
+            tensor = _tensor_ranks(module) if kind == "DeepSpeedEngine" and _ulysses_ranks(module) is None else None
+            if group is None or not (tensor is not None or _covers_all(of_group(getattr(module, group, None)))):
                 continue
             ignored = set(getattr(module, "parameters_to_ignore", ()))
-            self._parameters.update(
-                id(p) for name, p in parts.named_parameters(module.module) if name not in ignored and not hasattr(p, "group_name")
-            )  # group_name: DeepSpeed's experts, which are not on all ranks
+            for name, parameter in parts.named_parameters(module.module):
+                if name not in ignored and not hasattr(parameter, "group_name"):  # DeepSpeed's experts are not on all ranks
+                    self._cuts[id(parameter)] = None if tensor is None else _cut_of(parameter, *tensor)
 
     def has(self, parameter: Any) -> bool:
-        return id(parameter) in self._parameters
+        return id(parameter) in self._cuts
+
+    def place(self, parameter: Any, shape: tuple[int, ...]) -> Placement | None:
+        """Of one that it has. None: not known."""
+        cut = self._cuts[id(parameter)]
+        if cut is None:
+            return whole(shape)
+        dim, part, parts, blocks = cut
+        return cut_along(shape, {dim: equal_part(shape[dim], part, parts, blocks)}) if 0 <= dim < len(shape) else None
+
+    def cuts_any(self) -> bool:
+        return any(cut is not None for cut in self._cuts.values())
+
+
+def _tensor_ranks(engine: Any) -> tuple[int, int] | None:
+    """This rank's number among those that share tensors, and how many they are, as the program has told DeepSpeed."""
+    mpu = getattr(engine, "mpu", None)
+    for name in ("tensor_model_parallel", "slice_parallel", "model_parallel"):  # of new and older versions
+        rank, size = (getattr(mpu, f"get_{name}_{what}", None) for what in ("rank", "world_size"))
+        if rank is not None and size is not None:
+            return int(rank()), int(size())
+    return None
+
+
+def _cut_of(parameter: Any, part: int, parts: int) -> tuple[int, int, int, int] | None:
+    """As in Megatron. Dimension -1: not known."""
+    marked = getattr(parameter, "tensor_model_parallel", False) or getattr(parameter, "model_parallel", False)
+    if not marked or parts == 1:
+        return None
+    return getattr(parameter, "partition_dim", -1), part, parts, getattr(parameter, "partition_stride", 1)
 
 
 def all_ranks() -> tuple[int, int] | None:

@@ -14,7 +14,7 @@ from .._torch.modules import Named
 from ..errors import InvalidArgumentError
 from . import dtensor, megatron
 from .cuts import Span, cut_along, equal_part
-from .data_parallel import Replicas, all_ranks, cuts_sequences, data_parallel
+from .data_parallel import Replicas, all_ranks, cuts_sequences, data_parallel, ulysses
 from .experts import Experts
 from .fsdp1 import FlatShards
 from .pipeline import stages_here
@@ -69,8 +69,10 @@ class ModelLayouts:
         # Whether ranks hold parts of the same samples, so that a plain activation may be a part: parameters are cut over other ranks than
         # those of the batch, or sequences are cut.
         sizes = {named.value.device_mesh.size() for named in self._parameters.values() if hasattr(named.value, "device_mesh")}
-        self._cut_by_tensors = any(self._piece is not None and n != self._piece[1] for n in sizes)
+        self._cut_by_tensors = any(self._piece is not None and n != self._piece[1] for n in sizes) or self._replicas.cuts_any()
         self._cuts_sequences = cuts_sequences(model)
+        sharing = ulysses(model)
+        self._sequence = None if sharing is None else Sequence(1, "blocks", sharing)  # as long as the user says nothing else
 
     @property
     def knows_experts(self) -> bool:
@@ -121,8 +123,10 @@ class ModelLayouts:
             return self._megatron.parameter(named.value, named.owner, shape)
         if id(named.value) in self._fused:
             return cut_along(shape, {0: equal_part(shape[0], *self._fused[id(named.value)])}) if shape else None
+        if self._replicas.has(named.value):
+            return self._replicas.place(named.value, shape)
         part = None if self._shards is None else self._shards.of_name(name)
-        if self._replicas.has(named.value) or (part is not None and shape == part.shape):
+        if part is not None and shape == part.shape:
             return whole(shape)
         return self._flat.place(named.value, shape)
 
@@ -166,7 +170,7 @@ class ModelLayouts:
         self, name: str, kind: str, path: str, micro_batch: int, shape: tuple[int, ...], placed: Placement | None
     ) -> Placement | None:
         """The place in the global batch of an activation whose place in this rank's part of the batch is `placed`."""
-        rule, cut = self._rules.batch(name), self._rules.sequence(name)
+        rule, cut = self._rules.batch(name), self._rules.sequence(name) or self._sequence
         ranks = self._ranks_of_batch(rule, cut)
         accumulates = rule is not None and rule.micro_batches > 1
         if cut is None and (ranks is None or ranks[1] == 1) and not accumulates:
