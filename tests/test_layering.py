@@ -29,6 +29,7 @@ QUERY_ROOMS = QUERY | {
         "ranks",
         "records",
         "settings",
+        "tokens",
         "verdict",
         "zoom",
     )
@@ -79,6 +80,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "server/query/captures": (QUERY, set()),
     "server/query/compare": (QUERY | {"server/query/settings"}, set()),
     "server/query/pairs": (QUERY | {"server/query/compare", "server/query/settings"}, set()),
+    "server/query/tokens": (QUERY | {"server/query/compare", "server/query/pairs"}, set()),
     "server/query/noise": (QUERY | {"server/query/compare", "server/query/pairs"}, set()),
     "server/query/logical": (QUERY | {"server/query/compare"}, {"xxhash"}),  # digests of merged steps
     "server/query/ranks": (
@@ -99,7 +101,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "server/query/answers": (
         QUERY
         | {"proto", "proto/text"}
-        | {f"server/query/{room}" for room in ("captures", "compare", "diff", "logical", "noise", "pairs", "settings")},
+        | {f"server/query/{room}" for room in ("captures", "compare", "diff", "logical", "noise", "pairs", "settings", "tokens")},
         {"protobuf"},
     ),
     "server/query/zoom": (QUERY | {"server/query/compare"}, set()),

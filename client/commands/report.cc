@@ -13,6 +13,7 @@
 #include "proto/json.h"
 #include "proto/text/comparable_text.h"
 #include "proto/text/divergence_text.h"
+#include "proto/text/routers_text.h"
 #include "proto/text/verdict_text.h"
 
 namespace statcollect::client {
@@ -323,6 +324,13 @@ void AddCompared(const v1::DiffReport& report, Page& page) {
   page.AddItems(std::move(items));
 }
 
+void AddRouters(const v1::DiffReport& report, Page& page) {
+  std::vector<std::string> lines = RouterLines(report);
+  if (lines.empty()) return;
+  page.AddHeading("Routers");
+  page.AddItems(std::move(lines));
+}
+
 void AddRemarks(const v1::DiffReport& report, Page& page) {
   std::vector<std::string> items;
   for (const std::string& note : report.notes()) items.push_back(Printable(note, 1000));
@@ -375,6 +383,7 @@ Page RenderDiff(const v1::DiffReport& report) {
   }
   AddCurve(report, page);
   AddCompared(report, page);
+  AddRouters(report, page);
   AddAligned(report, page);
   AddRemarks(report, page);
   AddConfiguration(report, page);

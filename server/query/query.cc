@@ -19,6 +19,7 @@
 #include "server/query/rows.h"
 #include "server/query/run_summary.h"
 #include "server/query/run_view.h"
+#include "server/query/tokens/routers.h"
 
 namespace statcollect::query {
 namespace {
@@ -125,7 +126,22 @@ Result<DiffReport> QueryEngine::Diff(const DiffRequest& request, const OnProgres
     STATCOLLECT_ASSIGN_OR_RETURN(auto summary, Summarise(*view, links_.is_open));
     before.push_back(std::move(summary));
   }
-  auto report = DiffViews(store, a, b, request, progress, stop);
+  auto routers = CompareRouters(store,
+                                {.run_a = request.run_a,
+                                 .run_b = request.run_b,
+                                 .map = request.map,
+                                 .steps = request.steps,
+                                 .noise = request.noise},
+                                stop);
+  if (!routers.ok() && routers.status().code() != Code::kResourceExhausted) return routers.status();
+  DiffRequest asked = request;
+  if (routers.ok()) asked.near_ties = std::move(routers->near_ties);
+  auto report = DiffViews(store, a, b, asked, progress, stop);
+  if (report.ok() && routers.ok()) {
+    report->routers = std::move(routers->routers);
+  } else if (report.ok()) {
+    report->notes.push_back("the routers were not compared: " + routers.status().message());
+  }
   if (report.ok()) STATCOLLECT_RETURN_IF_ERROR(CheckReplicas(a, b, request, stop, *report));
   if (report.ok() && report->root) STATCOLLECT_RETURN_IF_ERROR(AddOwnMeans(a, b, stop, *report));
   if (report.ok() && report->heat_map) report->heat_map->runs = std::move(before);

@@ -37,6 +37,12 @@ std::string_view Name(Premise premise) {
   return NameIn(kNames, premise);
 }
 
+std::string_view Name(RouterFinding finding) {
+  static constexpr std::array<std::string_view, 6> kNames = {"same",   "rounding", "before",
+                                                             "tokens", "expert",   "router"};
+  return NameIn(kNames, finding);
+}
+
 std::string_view Name(DistanceKind kind) {
   static constexpr std::array<std::string_view, 3> kNames = {"unspecified", "sketch", "statistics"};
   return NameIn(kNames, kind);

@@ -50,6 +50,17 @@ enum class Reason : std::uint8_t {
   kBitwise = 8,
 };
 
+// Where the difference of a router and its experts begins, by what is certain of it. The order is
+// that of importance.
+enum class RouterFinding : std::uint8_t {
+  kSame = 0,      // the same choices, and nothing behind them beyond rounding
+  kRounding = 1,  // other choices, all of them near ties
+  kBefore = 2,    // something before the router differs by more than rounding
+  kTokens = 3,  // some tokens, although their experts are the same: dropped, or weighted otherwise
+  kExpert = 4,  // the tokens of one expert
+  kRouter = 5,  // logits differ by more than rounding, or choices with a larger margin
+};
+
 // What makes a comparison valid, in the order in which it is said.
 enum class Premise : std::uint8_t {
   kSteps = 0,      // in common
@@ -70,6 +81,7 @@ std::string_view Name(Stage stage);
 std::string_view Name(Reason reason);
 std::string_view Name(DistanceKind kind);
 std::string_view Name(Premise premise);
+std::string_view Name(RouterFinding finding);
 
 struct RunSummary {
   std::string run;
@@ -90,6 +102,14 @@ struct RunSummary {
   std::optional<std::uint64_t> settled_step = {};
 };
 
+// Where rounding alone sent tokens to other experts, by step.
+struct NearTie {
+  std::string router;  // its module, in A
+  std::string within;  // a module that has the router and its experts; empty: not known
+  double share = 0;    // the largest part of an expert's tokens that may have been others
+};
+using NearTies = std::map<std::uint64_t, std::vector<NearTie>>;
+
 struct DiffRequest {
   std::string run_a, run_b;
   std::optional<double> tolerance;   // relative L2, finite and >= 0; default by dtype
@@ -108,6 +128,7 @@ struct DiffRequest {
   // Set by the engine for runs that cut a batch into other numbers of parts: how many times as many
   // B has. A loss may be logged for its part.
   std::vector<double> loss_factors;
+  NearTies near_ties;        // set by the engine
   bool by_rank = false;      // rank by rank, whatever the layouts
   bool merge_ranks = false;  // compare replicas, whatever the numbers of ranks (merge_ranks.h)
   std::uint32_t heat_map_columns = 0;  // also make a heat map of at most so many columns; 0: none
@@ -313,6 +334,24 @@ struct HeatMap {
   std::vector<RunSummary> runs = {};     // A and B, as they were before they were compared
 };
 
+// As the message of this name.
+struct RouterDiff {
+  std::string router, router_b;
+  std::uint64_t step = 0;
+  RouterFinding finding = RouterFinding::kSame;
+  std::uint64_t tokens = 0;
+  std::uint32_t chosen = 0;
+  std::uint64_t agreeing = 0, flips = 0, near_ties = 0;
+  std::optional<double> margin, margin_limit, distance, distance_limit;
+  DType dtype_a = DType::kUnspecified, dtype_b = DType::kUnspecified;  // of the logits
+  std::string layer;
+  std::optional<double> explained;
+  std::uint64_t apart = 0;
+  std::optional<std::uint32_t> expert;
+  std::uint64_t expert_tokens = 0;
+  std::vector<std::uint64_t> load_a, load_b;
+};
+
 struct DiffReport {
   std::string run_a, run_b;
   std::string source_a, source_b;  // as of SourceOf()
@@ -341,6 +380,7 @@ struct DiffReport {
   std::optional<Bracket> bracket;      // absent: the step of the first difference is certain
   bool explained_by_rounding = false;  // rounding explains every difference, so nothing diverges
   std::optional<HeatMap> heat_map;     // if requested and something was compared
+  std::vector<RouterDiff> routers;     // in A's order
 };
 
 struct SaveNoiseRequest {

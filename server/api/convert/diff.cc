@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "common/names.h"
+#include "proto/text/routers_text.h"
 #include "proto/text/verdict_text.h"
 #include "server/api/convert/parts.h"
 
@@ -55,6 +56,32 @@ void Fill(const query::Divergence& from, Row& to) {
     added.set_distance(part.distance);
   }
   to.set_parts_total(from.parts_total);
+}
+
+void Fill(const query::RouterDiff& from, const v1::DiffReport& report, v1::RouterDiff& to) {
+  to.set_router(from.router);
+  to.set_router_b(from.router_b);
+  to.set_step(from.step);
+  to.set_finding(std::string(Name(from.finding)));
+  to.set_tokens(from.tokens);
+  to.set_chosen(from.chosen);
+  to.set_agreeing(from.agreeing);
+  to.set_flips(from.flips);
+  to.set_near_ties(from.near_ties);
+  Copy(from.margin, [&](double value) { to.set_margin(value); });
+  Copy(from.margin_limit, [&](double value) { to.set_margin_limit(value); });
+  Copy(from.distance, [&](double value) { to.set_distance(value); });
+  Copy(from.distance_limit, [&](double value) { to.set_distance_limit(value); });
+  if (from.dtype_a != DType::kUnspecified) to.set_dtype_a(std::string(Name(from.dtype_a)));
+  if (from.dtype_b != DType::kUnspecified) to.set_dtype_b(std::string(Name(from.dtype_b)));
+  to.set_layer(from.layer);
+  Copy(from.explained, [&](double value) { to.set_explained(value); });
+  to.set_apart(from.apart);
+  Copy(from.expert, [&](std::uint32_t value) { to.set_expert(value); });
+  to.set_expert_tokens(from.expert_tokens);
+  to.mutable_load_a()->Assign(from.load_a.begin(), from.load_a.end());
+  to.mutable_load_b()->Assign(from.load_b.begin(), from.load_b.end());
+  to.set_text(RouterText(to, report));
 }
 
 void Fill(const query::Cause& from, v1::Cause& to) {

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "server/query/answers/each_record.h"
 #include "server/query/answers/message_parts.h"
+#include "server/query/each_record.h"
 
 namespace statcollect::query {
 

@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <set>
 
-#include "server/query/answers/each_record.h"
 #include "server/query/answers/message_parts.h"
+#include "server/query/each_record.h"
 #include "server/query/event_kinds.h"
 
 namespace statcollect::query {

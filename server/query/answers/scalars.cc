@@ -2,8 +2,8 @@
 
 #include <tuple>
 
-#include "server/query/answers/each_record.h"
 #include "server/query/answers/message_parts.h"
+#include "server/query/each_record.h"
 #include "server/query/logical/whole_grad_norm.h"
 
 namespace statcollect::query {

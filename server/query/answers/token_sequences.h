@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "server/query/answers/leaf.h"
-#include "server/query/answers/token_table.h"
+#include "server/query/tokens/token_table.h"
 
 namespace statcollect::query {
 

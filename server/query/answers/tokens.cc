@@ -4,8 +4,6 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
-#include <map>
-#include <set>
 #include <string_view>
 #include <utility>
 
@@ -16,46 +14,16 @@
 #include "proto/text/tokens_text.h"
 #include "server/query/answers/message_parts.h"
 #include "server/query/answers/token_sequences.h"
-#include "server/query/answers/token_table.h"
 #include "server/query/answers/weights.h"
 #include "server/query/compare/heat_cell.h"
 #include "server/query/compare/name_map.h"
-#include "server/query/compare/roundoff.h"
-#include "server/query/pairs/twins.h"
+#include "server/query/tokens/paired_taps.h"
+#include "server/query/tokens/token_table.h"
 
 namespace statcollect::query {
 namespace {
 
-// Without measured rounding: as much as the arithmetic of one module explains, and what it makes of
-// the rounding before it.
-constexpr double kRoundoffs = 8;
-constexpr double kFloat32Least = 1e-5;  // a sum in another order, over a few thousand terms
-constexpr double kGrowth = 8;
-// With it: this many times the largest that was measured at the tap, in thousands of rows at most.
-constexpr double kMeasuredTimes = 4;
 constexpr std::size_t kNamedMax = 3;
-
-// Rounding of one module.
-double FloorOf(DType a, DType b, std::uint32_t columns) {
-  const double unit = std::max(UnitRoundoff(a), UnitRoundoff(b));
-  if (unit > UnitRoundoff(DType::kF32)) return kRoundoffs * unit;  // its sums are kept in float32
-  return std::max(kFloat32Least, kRoundoffs * unit * std::sqrt(static_cast<double>(columns)));
-}
-
-// B's tap of the same name, or of the map's.
-const TokenTap* FindInB(const NameMap& names, const TokenTap& tap, const TokenTable& b) {
-  std::size_t from = 0;
-  while (const auto found = names.Find(tap.name, from)) {
-    if (found->a.size() == 1 && found->b.size() == 1) {
-      if (const TokenTap* other = b.Find(found->b[0])) {
-        names.MarkUsed(*found);
-        return other;
-      }
-    }
-    from = found->rule + 1;
-  }
-  return b.Find(tap.name);
-}
 
 std::string ListOf(const std::vector<std::string>& names) {
   std::string text;
@@ -76,7 +44,7 @@ class TokenComparer {
         out_(out) {}
 
   Status Run() {
-    PairTaps();
+    PairAll();
     CheckTokens();
     CheckTaps();
     STATCOLLECT_RETURN_IF_ERROR(CheckWeights());
@@ -95,19 +63,12 @@ class TokenComparer {
   }
 
  private:
-  void PairTaps() {
-    std::set<const TokenTap*> taken;
-    for (const TokenTap& tap : a_.taps()) {
-      const TokenTap* other = FindInB(names_, tap, b_);
-      if (other == nullptr || !taken.insert(other).second) {
-        only_a_.push_back(tap.name);
-      } else {
-        pairs_.push_back({.a = &tap, .b = other, .cells = {}});
-      }
-    }
-    for (const TokenTap& tap : b_.taps()) {
-      if (!taken.contains(&tap)) only_b_.push_back(tap.name);
-    }
+  void PairAll() {
+    PairedTaps paired = PairTaps(names_, a_, b_);
+    for (const TapPair& pair : paired.pairs)
+      pairs_.push_back({.a = pair.a, .b = pair.b, .cells = {}});
+    only_a_ = std::move(paired.only_a);
+    only_b_ = std::move(paired.only_b);
   }
 
   void AddCheck(const char* name, bool ok, std::string detail) {
@@ -212,7 +173,7 @@ class TokenComparer {
         repeated += tap.repeated;
         unequal += tap.unequal;
         incomplete += tap.incomplete;
-        if (tap.apart > FloorOf(tap.dtype, tap.dtype, tap.columns)) apart = tap.apart;
+        if (tap.apart > FloorOfRounding(tap.dtype, tap.dtype, tap.columns)) apart = tap.apart;
       }
     }
     AddCheck("repeated", apart == 0,
@@ -224,55 +185,25 @@ class TokenComparer {
                      " rows are left out, because parts of them were not recorded");
   }
 
-  // The largest distance between rows of a run and of its repeats, by tap of the run.
   Status Measure() {
-    STATCOLLECT_RETURN_IF_ERROR(MeasureIn(a_, request_.noise, measured_a_));
-    return MeasureIn(b_, {}, measured_b_);
+    STATCOLLECT_RETURN_IF_ERROR(MeasureIn(a_, request_.noise, noise_a_));
+    return MeasureIn(b_, {}, noise_b_);
   }
-  Status MeasureIn(const TokenTable& run, std::vector<std::string> repeats,
-                   std::map<const TokenTap*, double>& to) {
-    const bool named = !repeats.empty();
-    if (!named) {
-      STATCOLLECT_ASSIGN_OR_RETURN(const auto twins, Twins::Find(context_.store, run.run()));
-      for (const TwinOf& twin : twins) repeats.push_back(twin.run);
-    }
-    for (const std::string& name : repeats) {
-      STATCOLLECT_ASSIGN_OR_RETURN(const auto other,
-                                   TokenTable::Read(context_.store, name, request_.steps));
-      bool used = false;
-      for (const TokenTap& tap : run.taps()) {
-        const TokenTap* const again = other.Find(tap.name);
-        if (again == nullptr) continue;
-        for (const TokenPair& pair : PairTokens(tap, *again)) {
-          double& largest = to.emplace(&tap, 0.0).first->second;
-          const double apart = TokenDistance(pair.a->stats, pair.b->stats, tap.columns);
-          if (std::isfinite(apart)) largest = std::max(largest, apart);
-          used = true;
-        }
-      }
-      if (used) {
-        out_.add_noise(name);
-      } else if (named) {
-        out_.add_notes("'" + name + "' measures nothing: it has no token of '" + run.run() + "'");
-      }
-    }
+  Status MeasureIn(const TokenTable& run, const std::vector<std::string>& repeats, TapNoise& to) {
+    STATCOLLECT_ASSIGN_OR_RETURN(to,
+                                 TapNoise::Measure(context_.store, run, repeats, request_.steps));
+    for (const std::string& name : to.used()) out_.add_noise(name);
+    for (const std::string& name : to.useless())
+      out_.add_notes("'" + name + "' measures nothing: it has no token of '" + run.run() + "'");
     return Status::Ok();
-  }
-  // Nothing: no repeat has the tap.
-  std::optional<double> MeasuredAt(const ComparedTap& pair) const {
-    const auto of_a = measured_a_.find(pair.a), of_b = measured_b_.find(pair.b);
-    const bool in_a = of_a != measured_a_.end(), in_b = of_b != measured_b_.end();
-    if (!in_a && !in_b) return std::nullopt;
-    return std::max(in_a ? of_a->second : 0, in_b ? of_b->second : 0);
   }
 
   double LimitOf(const ComparedTap& pair, v1::TokenTap& row) const {
     if (request_.exact) return 0;
-    const double floor = FloorOf(pair.a->dtype, pair.b->dtype, pair.a->columns);
-    const auto measured = MeasuredAt(pair);
-    if (!measured) return std::max(floor, kGrowth * largest_before_);
-    row.set_measured(*measured);
-    return std::max(kMeasuredTimes * *measured, floor / kRoundoffs);
+    const auto of_a = noise_a_.At(*pair.a), of_b = noise_b_.At(*pair.b);
+    const auto measured = of_a && of_b ? std::max(of_a, of_b) : of_a ? of_a : of_b;
+    if (measured) row.set_measured(*measured);
+    return LimitOfRounding({.a = pair.a, .b = pair.b}, measured, largest_before_);
   }
 
   void Compare(ComparedTap& pair) {
@@ -355,7 +286,7 @@ class TokenComparer {
   v1::GetTokensResponse& out_;
   std::vector<ComparedTap> pairs_;
   std::vector<std::string> only_a_, only_b_;
-  std::map<const TokenTap*, double> measured_a_, measured_b_;
+  TapNoise noise_a_, noise_b_;
   double largest_before_ = 0;  // distance at the taps so far
 };
 

@@ -122,6 +122,7 @@ struct DiffContext {
   // Whole models that are cut differently: sizes in their modules differ for that reason.
   bool logical = false;
   std::vector<double> loss_factors;  // DiffRequest::loss_factors
+  NearTies near_ties;                // DiffRequest::near_ties
   bool cells = false;  // also of the heat map; then hashes of equal blocks are read, too
 };
 

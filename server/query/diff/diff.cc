@@ -614,6 +614,7 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
                               .noise_allows = twins == nullptr || !MayExplain(request),
                               .logical = request.logical,
                               .loss_factors = request.loss_factors,
+                              .near_ties = request.near_ties,
                               .cells = request.heat_map_columns > 0};
     if (!request.no_alignment) STATCOLLECT_RETURN_IF_ERROR(AlignByOrder(context, plan, stop));
     ReportBuilder builder(a, b, request, plan, context);

@@ -1,11 +1,20 @@
 #include "server/query/verdict/noise_jumps.h"
 
+#include <algorithm>
 #include <cmath>
+#include <string_view>
 #include <utility>
 
 #include "server/query/compare/noise.h"
 
 namespace statcollect::query {
+namespace {
+
+// Relative distance of tensors of which a part p of the rows are others: sqrt(2 p) if all are as
+// large. Some are larger.
+constexpr double kOfOtherRows = 3;
+
+}  // namespace
 
 double NoiseOfStep::Of(const TensorPair& pair) const {
   return pair.loss == nullptr && pair.a.def->id < by_id.size() ? by_id[pair.a.def->id] : 0;
@@ -41,6 +50,33 @@ Status LeaveOutNoise(const DiffContext& context, const NoisePlace& place, const 
   }
   jumps = std::move(left);
   return Status::Ok();
+}
+
+bool IsWithin(const NearTie& tie, std::string_view module) {
+  return !tie.within.empty() && module.starts_with(tie.within) &&
+         (module.size() == tie.within.size() || module[tie.within.size()] == '.');
+}
+
+void LeaveOutNearTies(const NearTies& ties, std::uint64_t step_number,
+                      std::span<const Explained> step, std::vector<Jump>& jumps) {
+  const auto of_step = ties.find(step_number);
+  if (of_step == ties.end()) return;
+  for (const NearTie& tie : of_step->second) {
+    const auto router = std::find_if(step.begin(), step.end(), [&](const Explained& one) {
+      return one.pair->loss == nullptr && one.pair->a.def->key.kind == Kind::kOutput &&
+             one.pair->a.def->key.name == tie.router;
+    });
+    if (router == step.end()) continue;
+    const auto at = static_cast<std::size_t>(router - step.begin());
+    const double most = kOfOtherRows * std::sqrt(tie.share);
+    std::erase_if(jumps, [&](const Jump& jump) {
+      const TensorPair& pair = *step[jump.index].pair;
+      const double observed = step[jump.index].observed;
+      return (!std::isfinite(observed) || observed <= most) && jump.index > at &&
+             jump.kind != JumpKind::kSetting && pair.loss == nullptr &&
+             IsWithin(tie, pair.a.def->key.name);
+    });
+  }
 }
 
 }  // namespace statcollect::query

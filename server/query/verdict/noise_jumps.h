@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "common/status.h"
 #include "server/query/compare/rank_step_diff.h"
+#include "server/query/reports.h"
 #include "server/query/verdict/explain.h"
 #include "server/query/verdict/jumps.h"
 
@@ -34,6 +36,14 @@ Result<NoiseOfStep> ReadNoise(const DiffContext& context, const NoisePlace& plac
 // Removes the jumps of at most kNoiseFactor times the noise, except in an exact comparison.
 Status LeaveOutNoise(const DiffContext& context, const NoisePlace& place, const NoiseOfStep& noise,
                      std::span<const Explained> step, std::vector<Jump>& jumps);
+
+// Whether a module lies where such a router has its experts.
+bool IsWithin(const NearTie& tie, std::string_view module);
+
+// Drops the jumps of a step behind a router that rounding alone made choose otherwise, in the
+// module that has its experts, as far as rows of other tokens explain them.
+void LeaveOutNearTies(const NearTies& ties, std::uint64_t step_number,
+                      std::span<const Explained> step, std::vector<Jump>& jumps);
 
 }  // namespace statcollect::query
 

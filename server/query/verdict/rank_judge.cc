@@ -386,6 +386,7 @@ RankJudge::Found RankJudge::JudgeSteps(StepModel& model, const StepPairsReader& 
     if (judged) {
       STATCOLLECT_RETURN_IF_ERROR(AddSettingJumps(step, scalar, recorded, explained, jumps));
       STATCOLLECT_RETURN_IF_ERROR(WeighByRepeats(model, step, explained, jumps));
+      if (!context_.exact) LeaveOutNearTies(context_.near_ties, step, explained, jumps);
       Arrange(jumps);
       if (!jumps.empty()) {
         const std::size_t chosen = model.ChooseRoot(explained, jumps);

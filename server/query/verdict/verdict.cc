@@ -11,6 +11,7 @@
 #include "server/query/compare/roundoff.h"
 #include "server/query/compare/step_order.h"
 #include "server/query/verdict/because.h"
+#include "server/query/verdict/noise_jumps.h"
 
 namespace statcollect::query {
 namespace {
@@ -84,14 +85,22 @@ class WithoutNeed {
 
 // The first row that no rounding explains: an input, or one that differs in more than values.
 // Values of modules that ran in another order were judged like others, unless `order_counts`, and
-// so were other rows of `data_dependent` tensors.
+// so were other rows of `data_dependent` tensors, and of experts behind near ties.
 const Divergence* FirstHard(const DiffReport& report, bool order_counts,
-                            const std::set<std::string>& data_dependent, const WithoutNeed& idle) {
+                            const std::set<std::string>& data_dependent, const NearTies& ties,
+                            const WithoutNeed& idle) {
+  const auto is_behind_tie = [&](const Divergence& one) {
+    const auto of_step = ties.find(one.step);
+    return !order_counts && of_step != ties.end() &&
+           std::any_of(of_step->second.begin(), of_step->second.end(),
+                       [&](const NearTie& tie) { return IsWithin(tie, one.activation); });
+  };
   const auto row =
       std::find_if(report.diverged.begin(), report.diverged.end(), [&](const Divergence& one) {
         const bool rows =
             one.reason == Reason::kShape &&
-            data_dependent.contains(SpreadName(one.kind, one.activation, one.output_path));
+            (data_dependent.contains(SpreadName(one.kind, one.activation, one.output_path)) ||
+             is_behind_tie(one));
         const bool values = one.reason == Reason::kNumeric || one.reason == Reason::kBitwise ||
                             rows || (one.reason == Reason::kOrder && !order_counts);
         return !idle.Has(one) &&
@@ -380,14 +389,15 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
   if (answer.root) PassOverNoise(answer.noise_driven, answer.root->at, report);
   const WithoutNeed idle(question, request, unknown == nullptr, answer.root);
   const std::uint64_t of_values =
-      tally.numeric + (answer.data_dependent.empty() ? 0 : tally.reshaped);
+      tally.numeric +
+      (answer.data_dependent.empty() && question.context.near_ties.empty() ? 0 : tally.reshaped);
   // With `exact`, different bits diverge, too; they are still differences in the size of values.
   const bool values_only = tally.diverged == of_values + idle.count();
   RootCandidates candidates{.of_values = answer.root,
                             .first = report.first,
                             .why_first = WhyFirst(answer, unknown, values_only || request.exact)};
-  candidates.hard =
-      FirstHard(report, request.exact || unknown != nullptr, answer.data_dependent, idle);
+  candidates.hard = FirstHard(report, request.exact || unknown != nullptr, answer.data_dependent,
+                              question.context.near_ties, idle);
   if (candidates.hard == nullptr) candidates.hard = idle.FirstOther(question.missing);
   if (question.missing.gradient) candidates.lacked_gradient = &question.missing.gradient->row;
   const auto chosen = ChooseRoot(candidates, report, answer.caveat);

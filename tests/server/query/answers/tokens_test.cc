@@ -7,8 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "server/query/answers/token_table.h"
 #include "server/query/query.h"
+#include "server/query/tokens/token_table.h"
 #include "tests/server/query/ask.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"

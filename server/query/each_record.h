@@ -1,6 +1,6 @@
 // Reads the records of one kind, for the queries that list them.
-#ifndef STATCOLLECT_SERVER_QUERY_ANSWERS_EACH_RECORD_H_
-#define STATCOLLECT_SERVER_QUERY_ANSWERS_EACH_RECORD_H_
+#ifndef STATCOLLECT_SERVER_QUERY_EACH_RECORD_H_
+#define STATCOLLECT_SERVER_QUERY_EACH_RECORD_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -85,4 +85,4 @@ Status NothingNamed(Store& store, Request request, const std::string& query,
 
 }  // namespace statcollect::query
 
-#endif  // STATCOLLECT_SERVER_QUERY_ANSWERS_EACH_RECORD_H_
+#endif  // STATCOLLECT_SERVER_QUERY_EACH_RECORD_H_
