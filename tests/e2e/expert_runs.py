@@ -1,7 +1,8 @@
 """Trains a small mixture of experts whose experts are spread over the ranks by hand: python expert_runs.py JOBS.json, under torchrun if there
 are several. Each rank has some of the samples and sends every token to the ranks of its experts, and back.
 
-`fault`: what one run does otherwise, from step 1 on: see FAULTS in test_layouts_experts.py."""
+`fault`: what one run does otherwise, from step 1 on: see FAULTS in test_layouts_experts.py. `tied`: experts 0 and 1 of the last block have nearly the
+same logits; `reordered`: routers add up in another order."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ class Mixture(nn.Module):
 
     def __init__(self, rank: int, size: int, odd: Odd) -> None:
         super().__init__()
-        self.rank, self.size, self._odd = rank, size, odd
+        self._rank, self._size, self._odd, self.top_k = rank, size, odd, CHOSEN
         self.router = nn.Linear(WIDTH, EXPERTS, bias=False)
         every = [Expert() for _ in range(EXPERTS)]
         here = EXPERTS // size
@@ -75,13 +76,13 @@ class Mixture(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         tokens = x.flatten(0, 1)
         with torch.autocast("cpu", torch.bfloat16, enabled=self._odd.fault == "router_bf16"):
-            scores = self.router(x)
+            scores = self.router(x * 1.05 if self._odd.fault == "scaled" else x)
         gates, chosen = scores.float().flatten(0, 1).softmax(-1).topk(CHOSEN, -1)
         if self._odd.fault == "gates":
             gates = gates * 1.02
         order = chosen.flatten().argsort(stable=True)  # by expert
         counts = torch.bincount(chosen.flatten(), minlength=EXPERTS)
-        if self._odd.fault == "dropped" and int(counts[2]) > 0 and self.rank == 0:
+        if self._odd.fault == "dropped" and int(counts[2]) > 0 and self._rank == 0:
             at = int(counts[:2].sum())
             order, counts = torch.cat([order[:at], order[at + 1 :]]), counts - F.one_hot(torch.tensor(2), EXPERTS)
         rows = tokens[order // CHOSEN]
@@ -91,16 +92,16 @@ class Mixture(nn.Module):
 
     def _by_experts(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """`counts`: rows of this rank for each expert of all."""
-        if self.size == 1:
+        if self._size == 1:
             return torch.cat([self._one(e, part) for e, part in enumerate(rows.split(counts.tolist()))])
         here = len(self.experts)
-        theirs = exchange(counts, [here] * self.size, [here] * self.size).view(self.size, here)
-        send, take = counts.view(self.size, here).sum(1).tolist(), theirs.sum(1).tolist()
+        theirs = exchange(counts, [here] * self._size, [here] * self._size).view(self._size, here)
+        send, take = counts.view(self._size, here).sum(1).tolist(), theirs.sum(1).tolist()
         arrived = _Exchange.apply(rows, send, take)
         parts = [list(part.split(theirs[rank].tolist())) for rank, part in enumerate(arrived.split(take))]
-        outputs = [self._one(e, torch.cat([parts[rank][e] for rank in range(self.size)])) for e in range(here)]
+        outputs = [self._one(e, torch.cat([parts[rank][e] for rank in range(self._size)])) for e in range(here)]
         back = [output.split(theirs[:, e].tolist()) for e, output in enumerate(outputs)]
-        ordered = torch.cat([back[e][rank] for rank in range(self.size) for e in range(here)])
+        ordered = torch.cat([back[e][rank] for rank in range(self._size) for e in range(here)])
         return _Exchange.apply(ordered, take, send)
 
     def _one(self, expert: int, rows: torch.Tensor) -> torch.Tensor:
@@ -140,14 +141,26 @@ class Net(nn.Module):
         return self.head(self.norm(x))
 
 
-def train(run: str, steps: int, fault: str, capacity: int) -> None:
+def change_routers(net: Net, tied: bool, reordered: bool) -> None:
+    if tied:
+        with torch.no_grad():
+            rows = net.mixture.router.weight
+            rows[1] = torch.nextafter(rows[0], rows[0] + torch.randn(WIDTH).sign())
+    blocks: Any = net.blocks if reordered else ()
+    for block in blocks:
+        router = block.mlp.router
+        router.forward = lambda x, router=router: F.linear(x.flip(-1), router.weight.flip(-1))
+
+
+def train(run: str, steps: int, fault: str, capacity: int, tied: bool, reordered: bool) -> None:
     rank, size = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
     torch.manual_seed(1)
     net = Net(rank, size)
+    change_routers(net, tied, reordered)
     optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3, foreach=False)
     statagent.init(run=run, if_exists="replace", launch=f"{run}-1")
     layouts = {"*": statagent.batch(order="blocks")} if size > 1 else None
-    statagent.watch(net, optimizer=optimizer, layouts=layouts)
+    statagent.watch(net, optimizer=optimizer, layouts=layouts, tokens=True)
     for step in range(steps):
         numbers = torch.Generator().manual_seed(100 + step)
         text = torch.randint(VOCABULARY, (BATCH, LENGTH + 1), generator=numbers)

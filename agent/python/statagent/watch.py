@@ -40,6 +40,7 @@ from ._watch.arguments import (
     check_model,
     check_name,
     check_optimizers,
+    check_routers,
     check_tokens,
     check_updates,
 )
@@ -80,6 +81,7 @@ def watch(
     between: bool = False,
     layouts: Mapping[str, Any] | None = None,
     tokens: bool | str = False,
+    routers: Mapping[str, int] | None = None,
 ) -> Watch:
     """Records what a torch module computes, from now on. Returns a Watch, whose `remove()` ends that.
 
@@ -108,6 +110,8 @@ def watch(
     inputs. Several for one pattern are a tuple.
     tokens: True, or positions such as "0-63" or "0-1023,every=16": rows of a language model's layers under keys of their tokens, for a
     comparison with an engine that computes the same ones; also in evaluation mode and without gradients. Needs NumPy; docs/engines.md.
+    With them the experts that routers choose for each token.
+    routers: those that are not found by their structure, with how many experts they choose: {"*.gate": 2}.
 
     Raises InvalidArgumentError for an argument that cannot be used, and StatagentError if no agent is running."""
     by_hand.note()
@@ -121,11 +125,11 @@ def watch(
     check_name(name)
     (optimizers, wrappers), scaler = check_optimizers(optimizer, model), check_scaler(scaler)
     chosen = check_kinds(kinds, bool(optimizers))
-    between = bool(between) and "input" not in chosen
     memory_choices, padding = check_memory(memory), check_density(density)
     selection = Selection(include, exclude)
     recorded_steps, recorded_parameters = Steps(steps, "steps"), Steps(parameter_steps, "parameter_steps")
     recorded_updates, zooms, chosen_tokens = check_updates(updates, bool(optimizers)), find_zooms(), check_tokens(tokens)
+    between, given_routers = bool(between) and "input" not in chosen, check_routers(routers, chosen_tokens)
     tracing.prepare()
     attachment = Attachment(agent, unwrap(model))
     parts = attachment.attempt("its parts", _select, model, name, selection, chosen)
@@ -153,7 +157,7 @@ def watch(
         if zooms:
             attempt("zooms", attachment.zoom, parts.all_modules, parts.all_parameters, zooms)
         if chosen_tokens is not None:
-            attempt("tokens", attachment.record_tokens, parts.all_modules, chosen_tokens, recorded_steps)
+            attempt("tokens", attachment.record_tokens, parts.all_modules, chosen_tokens, recorded_steps, given_routers)
     except BaseException:
         attachment.hooks.remove()
         raise

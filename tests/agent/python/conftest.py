@@ -69,10 +69,10 @@ def rows(agent: statagent.Agent, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ro
     found, record = Rows(), statagent.Agent.record_rows
 
     def recorded(
-        self: statagent.Agent, tap: str, values: Any, keys: Any, positions: Any, *, step: int, call: int, index: Any = None
+        self: statagent.Agent, tap: str, values: Any, keys: Any, positions: Any, *, index: Any = None, **where: int
     ) -> None:
-        found.add(tap, values if index is None else values[index], keys, positions, step, call)
-        record(self, tap, values, keys, positions, step=step, call=call, index=index)
+        found.add(tap, values if index is None else values[index], keys, positions, where["step"], where["call"])
+        record(self, tap, values, keys, positions, index=index, **where)
 
     monkeypatch.setattr(statagent.Agent, "record_rows", recorded)
     yield found

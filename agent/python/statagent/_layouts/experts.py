@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .._torch import parts
@@ -11,6 +11,21 @@ from . import megatron
 from .data_parallel import all_ranks
 
 _LISTS = frozenset(("ModuleList", "ModuleDict"))
+# What programs call the number of experts that each token goes to.
+_CHOSEN = (
+    "top_k", "topk", "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_router_topk", "router_topk", "moe_k",
+    "num_selected_experts", "n_activated_experts", "experts_per_token", "k",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Router:
+    """What chooses the experts of a token."""
+
+    matrix: Any  # the module that has a row of weights for each expert, whose output is a token's logits
+    chooser: Any  # that module, or the one around it that stands beside the experts
+    experts: int
+    chosen: int | None  # None: not known
 
 
 @dataclass(frozen=True)
@@ -61,34 +76,59 @@ def find(model: Any) -> Experts:
 def _add(found: Experts, module: Any) -> list[Any]:
     """Adds the experts in a module. Returns those whose numbers are known."""
     known = []
-    for mixture in _mixtures(module):
+    for _, experts, router in _lists(module):
+        mixture = _Mixture(experts, router.experts)
         found.spread = max(found.spread, mixture.total // len(mixture.experts))
         first = mixture.first()
         if first is not None:
             known += [expert for _, expert in mixture.experts]
         if first:
             found.keys.update((id(expert), f"{first + int(key)}") for key, expert in mixture.experts)
-    for parameter, part in _fused(module):
-        found.fused[id(parameter)] = part
-        found.spread = max(found.spread, part[1])
+    rank, size = all_ranks() or (0, 1)
+    for _, weights, router in _fused(module) if size > 1 else ():
+        if router.experts == size * weights[0].shape[0]:
+            found.fused.update((id(weight), (rank, size)) for weight in weights)
+            found.spread = max(found.spread, size)
     return known
 
 
-def _fused(module: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
-    """Parameters of a module's children that hold several experts along their first dimension, where ranks share them."""
-    rank, size = all_ranks() or (0, 1)
-    for _, child in parts.children(module) if size > 1 else ():
+def routers(model: Any) -> list[Router]:
+    """Those that are a module of their own, in the model's order."""
+    modules = list(parts.all_modules(model))
+    by_matrix = {
+        id(router.matrix): replace(router, chosen=_chosen(router, module, child))
+        for find_in in (_lists, _fused)
+        for module in modules
+        for child, _, router in find_in(module)
+        if router.matrix is not module
+    }
+    return [by_matrix[id(module)] for module in modules if id(module) in by_matrix]
+
+
+def _chosen(router: Router, module: Any, experts: Any) -> int | None:
+    for owner in (router.matrix, router.chooser, module, experts):
+        for place in (owner, getattr(owner, "config", None), getattr(owner, "args", None)):
+            for name in _CHOSEN:
+                value = getattr(place, name, None)
+                if isinstance(value, int) and not isinstance(value, bool) and 0 < value < router.experts:
+                    return value
+    return None
+
+
+def _fused(module: Any) -> Iterator[tuple[Any, list[Any], Router]]:
+    """Children that hold several experts along the first dimension of their parameters, these, and the router beside each."""
+    for _, child in parts.children(module):
         weights = [parameter for _, parameter in parts.parameters(child)]
         shapes = [tuple(weight.shape) for weight in weights]
         here = {shape[0] if shape else 0 for shape in shapes}
         widths = {n for shape in shapes if len(shape) == 3 for n in shape[1:]}
-        total = _experts_of_router(module, child, max(here), widths) if len(here) == 1 and widths else None
-        if total is not None and total == size * max(here):
-            yield from ((weight, (rank, size)) for weight in weights)
+        router = _beside(module, child, max(here), widths) if len(here) == 1 and widths else None
+        if router is not None:
+            yield child, weights, router
 
 
-def _mixtures(module: Any) -> Iterator[_Mixture]:
-    """Lists of experts in a module, and in its children, beside which its router stands."""
+def _lists(module: Any) -> Iterator[tuple[Any, list[tuple[str, Any]], Router]]:
+    """Children that are or have a list of modules of one shape, these with their keys, and the router beside each child."""
     around = [child for _, child in parts.children(module)]
     lists = [(child, child) for child in around if _is_list(child)]
     lists += [(child, inner) for child in around if not _is_list(child) for _, inner in parts.children(child) if _is_list(inner)]
@@ -97,9 +137,9 @@ def _mixtures(module: Any) -> Iterator[_Mixture]:
         if not _are_alike([expert for _, expert in experts]):
             continue
         widths = {shape[-1] for shape in _sizes_of(experts[0][1]) if len(shape) == 2}
-        total = _experts_of_router(module, child, len(experts), widths)
-        if total is not None:
-            yield _Mixture(experts, total)
+        router = _beside(module, child, len(experts), widths)
+        if router is not None:
+            yield child, experts, router
 
 
 def _is_list(module: Any) -> bool:
@@ -115,16 +155,35 @@ def _sizes_of(module: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(parameter.shape) for parameter in parts.all_parameters(module))
 
 
-def _experts_of_router(module: Any, experts: Any, here: int, widths: set[int]) -> int | None:
-    """How many experts a router in this module chooses from, if it has one beside `experts`: a matrix that takes what they take. `here`: those of
-    this rank; `widths`: sizes of what they take."""
+def _beside(module: Any, experts: Any, here: int, widths: set[int]) -> Router | None:
+    """The router in this module, if it has one beside `experts`: a matrix that takes what they take. `here`: how many this rank has; `widths`:
+    sizes of what they take."""
+    beside = [child for _, child in parts.children(module) if child is not experts and "Embedding" not in type(child).__name__]
+    owners = [(module, module), *((child, child) for child in beside)]
+    # Inside of a module whose only matrix it is: others compute something else of their input, such as a shared expert.
+    nested = [
+        (owner, child)
+        for child in beside
+        if sum(len(shape) == 2 for shape in _sizes_of(child)) == 1
+        for owner in parts.all_modules(child)
+        if owner is not child
+    ]
+    for candidates in (owners, nested):
+        found = [
+            (owner, chooser, parameter.shape[0])
+            for owner, chooser in candidates
+            for _, parameter in parts.parameters(owner)
+            if _may_be_router(tuple(parameter.shape), here, widths)
+        ]
+        totals = {total for _, _, total in found}
+        if totals:
+            owner, chooser, total = found[0]
+            return Router(owner, chooser, total, None) if len(totals) == 1 and total > 1 else None
+    return None
+
+
+def _may_be_router(shape: tuple[int, ...], here: int, widths: set[int]) -> bool:
     _, ranks = all_ranks() or (0, 1)
-    beside = [child for _, child in parts.children(module) if child is not experts]
-    owners = [module, *(child for child in beside if "Embedding" not in type(child).__name__)]
-    totals = set()
-    for shape in (tuple(parameter.shape) for owner in owners for _, parameter in parts.parameters(owner)):
-        if len(shape) != 2 or shape[1] not in widths or not 0 < here <= shape[0]:
-            continue
-        if shape[0] % here == 0 and ranks % (shape[0] // here) == 0:
-            totals.add(shape[0])
-    return totals.pop() if len(totals) == 1 and max(totals) > 1 else None
+    if len(shape) != 2 or shape[1] not in widths or not 0 < here <= shape[0]:
+        return False
+    return shape[0] % here == 0 and ranks % (shape[0] // here) == 0

@@ -26,11 +26,15 @@ class Rows:
 
     def of(self, tensor: Any) -> Any:
         """A tensor [..., columns] that has a row for each token, as [tokens, columns]; None for any other value."""
-        if (
-            not hasattr(tensor, "dim")
-            or tensor.dim() < 2
-            or not tensor.is_floating_point()
-            or tuple(tensor.shape[:-1]) not in self._leading
-        ):
+        return self._flat(tensor) if hasattr(tensor, "dim") and tensor.is_floating_point() else None
+
+    def of_whole(self, tensor: Any) -> Any:
+        """The same of a tensor of whole numbers."""
+        if not hasattr(tensor, "dim") or tensor.is_floating_point() or tensor.is_complex() or f"{tensor.dtype}" == "torch.bool":
+            return None
+        return self._flat(tensor)
+
+    def _flat(self, tensor: Any) -> Any:
+        if tensor.dim() < 2 or tuple(tensor.shape[:-1]) not in self._leading:
             return None
         return tensor.detach().reshape(self._total, tensor.shape[-1])

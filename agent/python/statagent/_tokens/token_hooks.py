@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from .choice import Choice, Steps
 from .inputs import Arguments, find_cache, find_tokens
 from .logprobs import LOGPROB, chosen_scores, find_logits, find_scores, log_probabilities
 from .prefixes import Keyed, Prefixes
+from .routers import RouterTap, hook_routers
 from .rows import Rows
 from .taps import Place, Tap, find_taps
 
@@ -78,12 +80,13 @@ class Recorder:
             self.agent.refuse(str(error), tap.name, KIND)
         self.agent.clock.note_spent(begun)
 
-    def record(self, name: str, rows: Any, keys: Any, positions: Any, index: Any = None) -> None:
+    def record(self, name: str, rows: Any, keys: Any, positions: Any, index: Any = None, first_column: int = 0) -> None:
         """May raise."""
         clock = self.agent.clock
         with clock.gate.recording():
             call = clock.next_call(KIND, name)
-            self.agent.record_rows(name, rows, keys, positions, step=clock.current_step(), call=call, index=index)
+            step = clock.current_step()
+            self.agent.record_rows(name, rows, keys, positions, step=step, call=call, first_column=first_column, index=index)
 
 
 def _first(output: Any) -> Any:
@@ -106,7 +109,9 @@ def stream_of(_: Any, __: Any, output: Any) -> Any:
 class TokenHooks:
     """Of one watched model."""
 
-    def __init__(self, agent: Agent, root: Any, modules: list[Named], choice: Choice, steps: Steps, passes: Any) -> None:
+    def __init__(
+        self, agent: Agent, root: Any, modules: list[Named], choice: Choice, steps: Steps, passes: Any, routers: list[RouterTap]
+    ) -> None:
         self._agent, self._choice, self._steps, self._passes = agent, choice, steps, passes
         self._recorder, self._prefixes, self._arguments = Recorder(agent), Prefixes(), Arguments(root)
         self._keyed: Keyed | None = None
@@ -116,6 +121,8 @@ class TokenHooks:
             self._say("found no layers, which are modules in a list that have parts; expected some")
         self._removables = [root.register_forward_pre_hook(InertHook(self._enter), with_kwargs=True)]
         self._removables += hook_taps(self._recorder, taps)
+        tapped = {tap.name for tap in taps}
+        self._removables += hook_routers(self._recorder, [replace(each, tapped=each.name in tapped) for each in routers])
         self._removables.append(root.register_forward_hook(InertHook(self._leave), with_kwargs=True, always_call=True))
         agent.clock.flush_listeners.append(self._say_if_compiled)
 

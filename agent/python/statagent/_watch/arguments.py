@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Union
 
 from .._layouts.sharded import Wrapper, wrapper_in, wrapper_of
@@ -124,6 +124,20 @@ def check_tokens(tokens: Any, caller: str = "watch: tokens") -> Any:
     from .._tokens.choice import Choice
 
     return Choice(chosen)
+
+
+def check_routers(routers: Any, tokens: Any) -> Mapping[str, int]:
+    """By pattern of modules that are routers, how many experts they choose. `tokens`: of check_tokens."""
+    if routers is None:
+        return {}
+    if not isinstance(routers, Mapping) or not all(
+        isinstance(pattern, str) and isinstance(chosen, int) and not isinstance(chosen, bool) and chosen > 0
+        for pattern, chosen in routers.items()
+    ):
+        raise InvalidArgumentError(f'watch: routers: found {routers!r:.60}; expected {{"*.gate": 2}}, the experts of each token')
+    if tokens is None:
+        raise InvalidArgumentError("watch: routers needs the tokens; found none; give tokens=True")
+    return routers
 
 
 def check_kinds(kinds: Iterable[str] | None, optimizer: bool) -> frozenset[str]:

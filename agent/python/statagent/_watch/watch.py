@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from .._compile import tracing
 from .._compile.inert_hook import InertHook
+from .._layouts import experts
 from .._layouts.layouts import Layouts, ModelLayouts
 from .._layouts.sharded import Shards, Wrapper
 from .._runtime.agent import Agent
@@ -290,11 +292,26 @@ class Attachment:
             hook = InputsHook(observer, key.tensor, observer.names)
             self._removables += [key, self._root.register_forward_pre_hook(hook, with_kwargs=True)]
 
-    def record_tokens(self, modules: list[Named], choice: Any, steps: Steps) -> None:
-        """Rows of the model's layers under the keys of their tokens."""
+    def record_tokens(self, modules: list[Named], choice: Any, steps: Steps, given: Mapping[str, int]) -> None:
+        """Rows of the model's layers under the keys of their tokens, and what routers choose for them. given: routers by pattern, with how many
+        experts they choose."""
+        from .._tokens.routers import RouterTap
         from .._tokens.token_hooks import TokenHooks  # needs NumPy
 
-        self._removables.append(TokenHooks(self._agent, self._root, modules, choice, steps, self._passes))
+        found = {id(router.matrix): router for router in experts.routers(self._root)}
+        routers = []
+        for each in modules:
+            chosen = next((number for pattern, number in given.items() if fnmatchcase(each.name, pattern)), None)
+            router = found.get(id(each.value))
+            if chosen is not None and router is None:
+                routers.append(RouterTap(each.name, each.value, each.value, None, chosen))
+            elif router is not None:
+                routers.append(
+                    RouterTap(
+                        each.name, each.value, router.chooser, router.experts, chosen if chosen is not None else router.chosen
+                    )
+                )
+        self._removables.append(TokenHooks(self._agent, self._root, modules, choice, steps, self._passes, routers))
 
     def begin(self, evaluations: bool, steps: Steps, parameter_steps: Steps) -> None:
         """Records from now on."""
