@@ -796,7 +796,7 @@ class TokenPlace:
 
 @dataclass(frozen=True)
 class TokenSequence:
-    """Tokens that follow each other, as their keys tell. It begins anew behind a token that was not recorded."""
+    """Tokens that follow each other, as their keys tell. Another one begins behind each gap."""
 
     key: str  # of its last token
     first_position: int

@@ -2385,7 +2385,7 @@ export interface components {
             /** @description a module's path, or "logprob": log-probabilities of the next token, of one column */
             tap: string;
         };
-        /** @description Tokens that follow each other, as their keys tell. It begins anew behind a token that was not recorded. */
+        /** @description Tokens that follow each other, as their keys tell. Another one begins behind each gap. */
         TokenSequence: {
             /** @description its rows beyond the limit, at all taps */
             diverged: number;

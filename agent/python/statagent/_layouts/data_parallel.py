@@ -44,7 +44,7 @@ def ulysses(model: Any) -> tuple[int, int] | None:
 
 
 def _ulysses_ranks(engine: Any) -> tuple[int, int] | None:
-    groups = getattr(engine, "mpu", None) if type(engine).__name__ == "DeepSpeedEngine" else None
+    groups: Any = getattr(engine, "mpu", None) if type(engine).__name__ == "DeepSpeedEngine" else None
     if not getattr(groups, "__name__", "").endswith(".parallel_state_sp"):
         return None
     return groups.get_sequence_parallel_rank(), groups.get_sequence_parallel_world_size()
