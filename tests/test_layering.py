@@ -101,7 +101,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "server/query/answers": (
         QUERY
         | {"proto", "proto/text"}
-        | {f"server/query/{room}" for room in ("captures", "compare", "diff", "logical", "noise", "pairs", "settings", "tokens")},
+        | {f"server/query/{room}" for room in ("captures", "compare", "diff", "logical", "noise", "pairs", "settings", "tokens", "zoom")},
         {"protobuf"},
     ),
     "server/query/zoom": (QUERY | {"server/query/compare"}, set()),

@@ -14,7 +14,6 @@
 #include "server/query/ranks/ranks.h"
 #include "server/query/records/records_reader.h"
 #include "server/query/reports.h"
-#include "server/query/zoom/zoom.h"
 #include "statcollect/v1/admin.pb.h"
 #include "statcollect/v1/query.pb.h"
 
@@ -28,12 +27,10 @@ Result<query::ReadCaptureRequest> FromWire(const v1::ReadCaptureRequest& request
 Result<CaptureSpec> FromWire(const v1::RequestCaptureRequest& request);
 Result<query::RecordsRequest> FromWire(const v1::ReadRecordsRequest& request);
 Result<query::RanksRequest> FromWire(const v1::CheckRanksRequest& request);
-Result<query::ZoomRequest> FromWire(const v1::GetZoomRequest& request);
 
 void ToWire(const query::Progress& progress, v1::Progress& out);
 void ToWire(const query::DiffReport& report, v1::DiffReport& out);
 void ToWire(const query::RanksReport& report, v1::RanksReport& out);
-void ToWire(const query::ZoomReport& report, v1::GetZoomResponse& out);
 void ToWire(const query::RecordsPart& part, v1::ReadRecordsResponse& out);
 // For a caller of `project`.
 void ToWire(const CollectorStatus& status, const std::string& project, v1::GetStatusResponse& out);

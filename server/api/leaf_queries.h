@@ -20,6 +20,7 @@
 #include "server/query/answers/tokens.h"
 #include "server/query/answers/top.h"
 #include "server/query/answers/weights.h"
+#include "server/query/answers/zoom.h"
 
 // LEAF(method, response, pool): method of the service Query, and function in statcollect::query,
 // whose header has FromWire for v1::<method>Request; its answer; the pool of the service whose
@@ -37,6 +38,7 @@
   LEAF(GetStatMap, GetStatMapResponse, pool_)     \
   LEAF(GetNoise, NoiseProfile, pool_)             \
   LEAF(GetWeights, GetWeightsResponse, pool_)     \
+  LEAF(GetZoom, GetZoomResponse, pool_)           \
   LEAF(GetTokens, GetTokensResponse, pool_)       \
   LEAF(ProposeMap, ProposeMapResponse, pool_)     \
   LEAF(CompareConfig, ConfigReport, quick_)       \

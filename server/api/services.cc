@@ -231,11 +231,6 @@ class QueryService final : public v1::Query::CallbackService {
     return Call::Start(captures_, *context, pace(), work);
   }
 
-  ServerUnaryReactor* GetZoom(CallbackServerContext*, const v1::GetZoomRequest* request,
-                              v1::GetZoomResponse* response) override {
-    return Answer(*request, *response, &query::QueryEngine::GetZoom);
-  }
-
   grpc::ServerWriteReactor<v1::CheckRanksResponse>* CheckRanks(
       CallbackServerContext*, const v1::CheckRanksRequest* request) override {
     return AnswerWithProgress<v1::CheckRanksResponse>(*request, &query::QueryEngine::CheckRanks);
@@ -255,19 +250,8 @@ class QueryService final : public v1::Query::CallbackService {
           return of.Explained(of->Ask(leaf, wanted, response, stop));
         });
   }
-  // A question that FromWire, a method of the engine and ToWire answer.
-  template <typename Request, typename Response, typename Method>
-  ServerUnaryReactor* Answer(const Request& request, Response& response, Method method) {
-    return UnaryCall::Start(
-        pool_, [of = Asked(engine_), &request, &response, method](const std::stop_token& stop) {
-          STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, FromWire(request));
-          auto rows = std::invoke(method, *of, wanted, stop);
-          if (rows.ok()) ToWire(*rows, response);
-          return of.Explained(rows.status());
-        });
-  }
-
-  // The same with progress before it, where `Message` holds either.
+  // A question that FromWire, a method of the engine and ToWire answer, with progress before it;
+  // `Message` holds either.
   template <typename Message, typename Request, typename Method>
   grpc::ServerWriteReactor<Message>* AnswerWithProgress(const Request& request, Method method) {
     using Call = StreamCall<Message>;

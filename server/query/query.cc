@@ -237,14 +237,6 @@ Status QueryEngine::ReadRecords(const RecordsRequest& request, const OnRecords& 
   return query::ReadRecords(store, request, take, stop);
 }
 
-Result<ZoomReport> QueryEngine::GetZoom(const ZoomRequest& request,
-                                        const std::stop_token& stop) const {
-  LimitedStore store = Limited(stop);
-  STATCOLLECT_ASSIGN_OR_RETURN(auto a, RunView::Open(store, request.run_a));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto b, RunView::Open(store, request.run_b));
-  return CompareZooms(a, b, request, stop);
-}
-
 Result<RanksReport> QueryEngine::CheckRanks(const RanksRequest& request, const OnProgress& progress,
                                             const std::stop_token& stop) const {
   LimitedStore store = Limited(stop);

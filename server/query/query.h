@@ -32,7 +32,6 @@
 #include "server/query/records/records_reader.h"
 #include "server/query/reports.h"
 #include "server/query/types.h"
-#include "server/query/zoom/zoom.h"
 #include "server/store/store.h"
 
 namespace statcollect::query {
@@ -92,8 +91,6 @@ class QueryEngine {
   // See records_reader.h.
   Status ReadRecords(const RecordsRequest& request, const OnRecords& take,
                      const std::stop_token& stop = {}) const;
-  // See zoom.h.
-  Result<ZoomReport> GetZoom(const ZoomRequest& request, const std::stop_token& stop = {}) const;
   // See ranks.h.
   Result<RanksReport> CheckRanks(const RanksRequest& request, const OnProgress& progress = {},
                                  const std::stop_token& stop = {}) const;

@@ -129,24 +129,6 @@ Question Leaf(query::Leaf<Request, Response>* leaf) {
   };
 }
 
-template <typename Request, typename Response, typename Method>
-Question Plain(Method method) {
-  return [method](const Asked& asked) -> Status {
-    Request request;
-    Fill(asked.in, request);
-    const auto wanted = FromWire(request);
-    if (!wanted.ok()) return wanted.status();
-    const auto answer = std::invoke(method, asked.engine, *wanted, asked.stop);
-    if constexpr (requires(Response response) { ToWire(*answer, response); }) {
-      Response response;
-      if (answer.ok()) ToWire(*answer, response);
-      return answer.status();
-    } else {
-      return answer.status();
-    }
-  };
-}
-
 template <typename Request, typename Report, typename Method>
 Question WithProgress(Method method) {
   return [method](const Asked& asked) -> Status {
@@ -228,7 +210,6 @@ const std::map<std::string, Question>& Questions() {
       {"SaveNoise", SaveNoise},
       {"DeleteNoise", DeleteNoise},
       {"ReadCapture", ReadCapture},
-      {"GetZoom", Plain<v1::GetZoomRequest, v1::GetZoomResponse>(&QueryEngine::GetZoom)},
   };
   return all;
 }
