@@ -34,11 +34,9 @@ class RepeatedRuns final : public ForwardingStore {
   Result<std::vector<std::string>> ListRuns() override { return std::vector<std::string>{kA, kB}; }
   Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override;
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override;
-  Result<std::vector<TensorDef>> Activations(AttemptId, std::uint32_t) override {
-    return network_.activations();
-  }
-  Result<std::vector<Layout>> Layouts(AttemptId, std::uint32_t) override {
-    return network_.layouts();
+  Result<SharedDefinitions> Definitions(AttemptId, std::uint32_t) override {
+    return std::make_shared<const RankDefinitions>(
+        RankDefinitions{network_.activations(), network_.layouts()});
   }
   std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank,
                                       StepBounds steps) override;

@@ -202,12 +202,13 @@ Status Alarms::Load(const AttemptRank& place, RankState* rank) {
 
 TensorDef Alarms::Definition(const AttemptRank& place, std::uint32_t activation) {
   auto found = definitions_.find(place);
-  if (found == definitions_.end() || found->second.size() <= activation) {
-    auto read = store_.Activations(place.first, place.second);
-    if (!read.ok() || read->size() <= activation) return {.id = activation, .key = {.name = "?"}};
+  if (found == definitions_.end() || found->second->activations.size() <= activation) {
+    auto read = store_.Definitions(place.first, place.second);
+    if (!read.ok() || (*read)->activations.size() <= activation)
+      return {.id = activation, .key = {.name = "?"}};
     found = definitions_.insert_or_assign(place, *std::move(read)).first;
   }
-  return found->second[activation];
+  return found->second->activations[activation];
 }
 
 void Alarms::Collect(std::uint32_t number, RankState* rank) {

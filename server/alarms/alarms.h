@@ -131,7 +131,8 @@ class Alarms {
   std::size_t bytes_ = 0;
   bool active_changed_ = false;
   std::chrono::steady_clock::time_point documents_at_, removed_at_;
-  std::map<AttemptRank, std::vector<TensorDef>> definitions_;  // of the current batch
+  // Of the current batch.
+  std::map<AttemptRank, SharedDefinitions> definitions_;
 
   Mutex join_mutex_;
   std::thread thread_;  // joined with join_mutex_ held

@@ -126,9 +126,8 @@ Result<bool> StateLoader::Replay(const AttemptRank& place, std::uint64_t last_st
 }
 
 Status StateLoader::Define(const AttemptRank& place, RankRules* rules) {
-  STATCOLLECT_ASSIGN_OR_RETURN(auto activations, store_.Activations(place.first, place.second));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto layouts, store_.Layouts(place.first, place.second));
-  rules->Define(activations, layouts);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto read, store_.Definitions(place.first, place.second));
+  rules->Define(read->activations, read->layouts);
   return Status::Ok();
 }
 

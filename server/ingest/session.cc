@@ -120,14 +120,13 @@ Result<std::unique_ptr<IngestSession>> IngestSession::Load(Store& store, Attempt
 IngestSession::~IngestSession() { budget_.GiveBack(definition_bytes_); }
 
 Status IngestSession::Reload(Store& store, AttemptId attempt) {
-  STATCOLLECT_ASSIGN_OR_RETURN(auto activations, store.Activations(attempt, meta_.info.rank));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto layouts, store.Layouts(attempt, meta_.info.rank));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto read, store.Definitions(attempt, meta_.info.rank));
   std::size_t bytes = 0;
-  for (const TensorDef& def : activations) bytes += DecodedBytes(def);
-  for (const Layout& layout : layouts) bytes += DecodedBytes(layout);
+  for (const TensorDef& def : read->activations) bytes += DecodedBytes(def);
+  for (const Layout& layout : read->layouts) bytes += DecodedBytes(layout);
   STATCOLLECT_RETURN_IF_ERROR(Reserve(bytes));
-  activations_ = std::move(activations);
-  layouts_ = std::move(layouts);
+  activations_ = read->activations;
+  layouts_ = read->layouts;
   for (const TensorDef& def : activations_) by_key_.insert(def.id);
   return meta_.stat_records > 0 ? ReloadLastStep(store, attempt) : Status::Ok();
 }

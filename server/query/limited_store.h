@@ -62,16 +62,7 @@ class LimitedStore final : public ForwardingStore {
     STATCOLLECT_RETURN_IF_ERROR(CheckStop());
     return store_.Rank(attempt, rank);
   }
-  Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
-    STATCOLLECT_RETURN_IF_ERROR(CheckStop());
-    return store_.Activations(attempt, rank);
-  }
-  Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
-    STATCOLLECT_RETURN_IF_ERROR(CheckStop());
-    return store_.Layouts(attempt, rank);
-  }
-  Result<std::shared_ptr<const RankDefinitions>> Definitions(AttemptId attempt,
-                                                             std::uint32_t rank) override {
+  Result<SharedDefinitions> Definitions(AttemptId attempt, std::uint32_t rank) override {
     STATCOLLECT_RETURN_IF_ERROR(CheckStop());
     return store_.Definitions(attempt, rank);
   }

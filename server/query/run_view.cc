@@ -128,7 +128,8 @@ Result<bool> RunView::IsWhatWasFound(std::size_t attempt, std::uint32_t rank,
 
 Result<bool> RunView::HasOnlyInitial(std::size_t attempt, std::uint32_t rank,
                                      std::uint64_t step) const {
-  STATCOLLECT_ASSIGN_OR_RETURN(auto activations, store_->Activations(attempts_[attempt].id, rank));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto read, store_->Definitions(attempts_[attempt].id, rank));
+  const std::vector<TensorDef>& activations = read->activations;
   const auto scan = Scan(attempt, rank, {.first = step, .last = step});
   StatColumns columns;
   while (scan->NextHead() && scan->Load(/*sketches=*/false, &columns)) {

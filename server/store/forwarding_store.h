@@ -51,14 +51,7 @@ class ForwardingStore : public Store {
   Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) override {
     return store_.PutRank(attempt, rank, meta);
   }
-  Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
-    return store_.Activations(attempt, rank);
-  }
-  Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
-    return store_.Layouts(attempt, rank);
-  }
-  Result<std::shared_ptr<const RankDefinitions>> Definitions(AttemptId attempt,
-                                                             std::uint32_t rank) override {
+  Result<SharedDefinitions> Definitions(AttemptId attempt, std::uint32_t rank) override {
     return store_.Definitions(attempt, rank);
   }
   std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank) override {

@@ -199,6 +199,7 @@ struct RankDefinitions {
   std::vector<TensorDef> activations;
   std::vector<Layout> layouts;
 };
+using SharedDefinitions = std::shared_ptr<const RankDefinitions>;
 
 // What a run's queries read. A view of a run that a store does not hold as such, like one merged
 // over its ranks, implements it as well.
@@ -215,18 +216,9 @@ class RunReader {
   virtual Result<std::vector<AttemptMeta>> Attempts(const std::string& run) = 0;
   // Their configuration includes the settings added after the hello.
   virtual Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) = 0;
-  virtual Result<std::vector<TensorDef>> Activations(AttemptId attempt,
-                                                     std::uint32_t rank) = 0;              // by id
-  virtual Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) = 0;  // by id
-  // Both. A store may cache them for later calls and other ranks, but must include everything that
-  // was defined before the call.
-  virtual Result<std::shared_ptr<const RankDefinitions>> Definitions(AttemptId attempt,
-                                                                     std::uint32_t rank) {
-    STATCOLLECT_ASSIGN_OR_RETURN(auto activations, Activations(attempt, rank));
-    STATCOLLECT_ASSIGN_OR_RETURN(auto layouts, Layouts(attempt, rank));
-    return std::make_shared<const RankDefinitions>(
-        RankDefinitions{std::move(activations), std::move(layouts)});
-  }
+  // Everything that was defined before the call. A store may cache it for later calls and other
+  // ranks.
+  virtual Result<SharedDefinitions> Definitions(AttemptId attempt, std::uint32_t rank) = 0;
   // Blocks of a rank by (step, first activation).
   virtual std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank,
                                               StepBounds steps) = 0;

@@ -61,7 +61,7 @@ class RankDigester {
 
  private:
   template <typename Def>
-  Status DigestDefinitions(const char* what, const Result<std::vector<Def>>& definitions);
+  Status DigestDefinitions(const char* what, const std::vector<Def>& definitions);
   Status DigestStats();
   template <typename Record>
   Status DigestAll(const char* what);
@@ -79,9 +79,9 @@ class RankDigester {
 };
 
 Status RankDigester::Run() {
-  STATCOLLECT_RETURN_IF_ERROR(
-      DigestDefinitions("activations", store_.Activations(attempt_, rank_)));
-  STATCOLLECT_RETURN_IF_ERROR(DigestDefinitions("layouts", store_.Layouts(attempt_, rank_)));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto defined, store_.Definitions(attempt_, rank_));
+  STATCOLLECT_RETURN_IF_ERROR(DigestDefinitions("activations", defined->activations));
+  STATCOLLECT_RETURN_IF_ERROR(DigestDefinitions("layouts", defined->layouts));
   STATCOLLECT_RETURN_IF_ERROR(DigestStats());
   STATCOLLECT_RETURN_IF_ERROR(DigestAll<ScalarRecord>("scalars"));
   STATCOLLECT_RETURN_IF_ERROR(DigestAll<EventRecord>("events"));
@@ -94,11 +94,9 @@ Status RankDigester::Run() {
 }
 
 template <typename Def>
-Status RankDigester::DigestDefinitions(const char* what,
-                                       const Result<std::vector<Def>>& definitions) {
-  if (!definitions.ok()) return definitions.status();
+Status RankDigester::DigestDefinitions(const char* what, const std::vector<Def>& definitions) {
   Adder adder(what, take_);
-  for (const Def& def : *definitions) STATCOLLECT_RETURN_IF_ERROR(adder.Add(0, Encode(def)));
+  for (const Def& def : definitions) STATCOLLECT_RETURN_IF_ERROR(adder.Add(0, Encode(def)));
   return adder.Flush();
 }
 

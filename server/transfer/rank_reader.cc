@@ -54,7 +54,6 @@ class RankReader {
   Status Run();
 
  private:
-  Status ReadDefinitions();
   Status ReadStats();
   template <typename Record>
   Status ReadAll(std::vector<Record> RecordBatch::*field);
@@ -77,8 +76,7 @@ class RankReader {
   const TakeBatch& take_;
   const std::stop_token& stop_;
   ReadFrom from_;  // its definitions grow with what was sent
-  std::vector<TensorDef> activations_;
-  std::vector<Layout> layouts_;
+  SharedDefinitions definitions_;
   std::uint64_t position_ = 0;  // records before the one that is read next
   RecordBatch batch_;           // being filled
   std::size_t bytes_ = 0;
@@ -86,7 +84,7 @@ class RankReader {
 };
 
 Status RankReader::Run() {
-  STATCOLLECT_RETURN_IF_ERROR(ReadDefinitions());
+  STATCOLLECT_ASSIGN_OR_RETURN(definitions_, store_.Definitions(attempt_, rank_));
   STATCOLLECT_RETURN_IF_ERROR(ReadStats());
   STATCOLLECT_RETURN_IF_ERROR(ReadAll<ScalarRecord>(&RecordBatch::scalars));
   STATCOLLECT_RETURN_IF_ERROR(ReadAll<EventRecord>(&RecordBatch::events));
@@ -103,17 +101,9 @@ Status RankReader::Run() {
                 " records; expected no more than the original, which has " +
                 std::to_string(position_) + "; remove the copy (statctl rm) and start again"};
   }
-  activations_needed_ = static_cast<std::uint32_t>(activations_.size());
-  layouts_needed_ = static_cast<std::uint32_t>(layouts_.size());
+  activations_needed_ = static_cast<std::uint32_t>(definitions_->activations.size());
+  layouts_needed_ = static_cast<std::uint32_t>(definitions_->layouts.size());
   return batch_.records() > 0 ? Send() : Status::Ok();
-}
-
-Status RankReader::ReadDefinitions() {
-  STATCOLLECT_ASSIGN_OR_RETURN(auto activations, store_.Activations(attempt_, rank_));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto layouts, store_.Layouts(attempt_, rank_));
-  activations_ = std::move(activations);
-  layouts_ = std::move(layouts);
-  return Status::Ok();
 }
 
 Status RankReader::ReadStats() {
@@ -240,10 +230,10 @@ void RankReader::Define(const std::vector<Def>& all, std::uint32_t needed, std::
 }
 
 Status RankReader::Send() {
-  Define(activations_, activations_needed_, &from_.activations, &batch_.activations);
-  Define(layouts_, layouts_needed_, &from_.layouts, &batch_.layouts);
+  Define(definitions_->activations, activations_needed_, &from_.activations, &batch_.activations);
+  Define(definitions_->layouts, layouts_needed_, &from_.layouts, &batch_.layouts);
   batch_.first_seq = position_ - batch_.records() + 1;
-  const Status taken = take_(batch_, layouts_);
+  const Status taken = take_(batch_, definitions_->layouts);
   batch_ = {};
   bytes_ = 0;
   return taken;

@@ -91,7 +91,7 @@ inline std::uint64_t CheckWritersPrefix(Store& store, AttemptId attempt, std::ui
   std::uint64_t records = 0, next_step = 0;
   std::uint32_t next = 0;  // activation
   const auto scan = store.ScanStats(attempt, rank, {});
-  const auto defs = store.Activations(attempt, rank);
+  const auto defs = store.Definitions(attempt, rank);
   EXPECT_TRUE(defs.ok()) << defs.status().message();
   while (scan->Next()) {
     const StatColumns& columns = scan->block().columns;
@@ -99,7 +99,7 @@ inline std::uint64_t CheckWritersPrefix(Store& store, AttemptId attempt, std::ui
       if (next == kWriterActivations) next = 0, ++next_step;
       EXPECT_EQ(scan->block().step, next_step);
       EXPECT_EQ(columns.order[i], next);
-      EXPECT_EQ(defs->at(columns.activation[i]).key.name, WriterActivation(next));
+      EXPECT_EQ((*defs)->activations.at(columns.activation[i]).key.name, WriterActivation(next));
       const Values values = ValuesOf(rank, next_step, next);
       const auto expected = statagent::Compute(ViewOf(values));
       EXPECT_EQ(columns.stats[i].hash, expected->hash)

@@ -174,7 +174,8 @@ class QueryWorld {
     if (!launch.observed.insert({rank, step, key}).second) return;
     launch.writer.Observe(rank, step, key, Plain());
     Commit();
-    const auto defs = *store_.Activations(launch.id, rank);
+    const auto defined = *store_.Definitions(launch.id, rank);
+    const auto& defs = defined->activations;
     const auto def = std::find_if(defs.begin(), defs.end(),
                                   [&](const TensorDef& each) { return each.key == key; });
     if (in.Flag()) Ask(launch, rank, step, key);

@@ -42,11 +42,8 @@ class WatchedStore final : public Store {
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
     return Read<Result<std::map<std::uint32_t, RankMeta>>>([&] { return inner_.Ranks(attempt); });
   }
-  Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
-    return Read<Result<std::vector<TensorDef>>>([&] { return inner_.Activations(attempt, rank); });
-  }
-  Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
-    return Read<Result<std::vector<Layout>>>([&] { return inner_.Layouts(attempt, rank); });
+  Result<SharedDefinitions> Definitions(AttemptId attempt, std::uint32_t rank) override {
+    return Read<Result<SharedDefinitions>>([&] { return inner_.Definitions(attempt, rank); });
   }
   std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank,
                                       StepBounds steps) override {

@@ -243,11 +243,12 @@ class FakeStore final : public Store {
     }
     return Status::Ok();
   }
-  Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
-    return Get([&] { return Values(data_[{attempt, rank}].activations); });
-  }
-  Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
-    return Get([&] { return Values(data_[{attempt, rank}].layouts); });
+  Result<SharedDefinitions> Definitions(AttemptId attempt, std::uint32_t rank) override {
+    return Get([&] {
+      const auto& of = data_[{attempt, rank}];
+      return std::make_shared<const RankDefinitions>(
+          RankDefinitions{Values(of.activations), Values(of.layouts)});
+    });
   }
 
   std::unique_ptr<StreamWriter> NewWriter(AttemptId, std::uint32_t) override {

@@ -123,11 +123,10 @@ void LogicalRun::FindStages(Attempt& attempt) {
 
 Status LogicalRun::Grow(Attempt& attempt) {
   for (Member& member : attempt.members) {
-    STATCOLLECT_ASSIGN_OR_RETURN(auto activations, store_.Activations(attempt.id, member.rank));
-    member.activations = std::move(activations);
-    STATCOLLECT_ASSIGN_OR_RETURN(auto layouts, store_.Layouts(attempt.id, member.rank));
-    for (std::size_t i = member.layouts.size(); i < layouts.size(); ++i)
-      member.layouts.push_back(std::move(layouts[i]));
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto read, store_.Definitions(attempt.id, member.rank));
+    member.activations = read->activations;
+    for (std::size_t i = member.layouts.size(); i < read->layouts.size(); ++i)
+      member.layouts.push_back(read->layouts[i]);
   }
   return Status::Ok();
 }
@@ -538,18 +537,14 @@ Result<std::map<std::uint32_t, RankMeta>> LogicalRun::Ranks(AttemptId attempt) {
   return merged;
 }
 
-Result<std::vector<TensorDef>> LogicalRun::Activations(AttemptId attempt, std::uint32_t) {
-  ReaderLock lock(mutex_);
-  Attempt* const found = Find(attempt);
-  if (found == nullptr) return std::vector<TensorDef>();
-  return found->activations;
-}
-
-Result<std::vector<Layout>> LogicalRun::Layouts(AttemptId attempt, std::uint32_t) {
-  MutexLock lock(plans_mutex_);
-  Attempt* const found = Find(attempt);
-  if (found == nullptr) return std::vector<Layout>();
-  return found->layouts;
+Result<SharedDefinitions> LogicalRun::Definitions(AttemptId attempt, std::uint32_t) {
+  RankDefinitions read;
+  if (Attempt* const found = Find(attempt)) {
+    ReaderLock lock(mutex_);
+    MutexLock plans_lock(plans_mutex_);
+    read = {.activations = found->activations, .layouts = found->layouts};
+  }
+  return std::make_shared<const RankDefinitions>(std::move(read));
 }
 
 std::unique_ptr<StatScan> LogicalRun::ScanStats(AttemptId attempt, std::uint32_t,

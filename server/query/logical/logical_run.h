@@ -108,8 +108,7 @@ class LogicalRun : public RunReader {
     return store_.Attempts(run);
   }
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override;
-  Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) override;
-  Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override;
+  Result<SharedDefinitions> Definitions(AttemptId attempt, std::uint32_t rank) override;
   std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank,
                                       StepBounds steps) override;
   Result<std::vector<StatPoint>> ActivationSeries(AttemptId attempt, std::uint32_t rank,

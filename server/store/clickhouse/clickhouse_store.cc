@@ -83,14 +83,15 @@ class ClickHouseStore final : public ClickHouseShard {
   Result<std::optional<RankMeta>> Rank(AttemptId attempt, std::uint32_t rank) override {
     return appender_.Rank(attempt, rank);
   }
-  Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
-    return ReadRows<TensorDef>(
-        engine_, attempts_, "activations",
-        {.attempt = attempt, .rank = rank, .family = RowFamily::kActivation});
-  }
-  Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
-    return ReadRows<Layout>(engine_, attempts_, "layouts",
-                            {.attempt = attempt, .rank = rank, .family = RowFamily::kLayout});
+  Result<SharedDefinitions> Definitions(AttemptId attempt, std::uint32_t rank) override {
+    RankDefinitions read;
+    PageRange range{.attempt = attempt, .rank = rank, .family = RowFamily::kActivation};
+    STATCOLLECT_ASSIGN_OR_RETURN(read.activations,
+                                 ReadRows<TensorDef>(engine_, attempts_, "activations", range));
+    range.family = RowFamily::kLayout;
+    STATCOLLECT_ASSIGN_OR_RETURN(read.layouts,
+                                 ReadRows<Layout>(engine_, attempts_, "layouts", range));
+    return std::make_shared<const RankDefinitions>(std::move(read));
   }
 
   Result<std::optional<RankMeta>> ClaimRank(AttemptId attempt, std::uint32_t rank) override {

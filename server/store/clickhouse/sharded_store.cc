@@ -85,11 +85,8 @@ class ShardedStore final : public Store {
   std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank) override {
     return Of(rank).NewWriter(attempt, rank);
   }
-  Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
-    return Of(rank).Activations(attempt, rank);
-  }
-  Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
-    return Of(rank).Layouts(attempt, rank);
+  Result<SharedDefinitions> Definitions(AttemptId attempt, std::uint32_t rank) override {
+    return Of(rank).Definitions(attempt, rank);
   }
   std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank,
                                       StepBounds steps) override {

@@ -174,8 +174,7 @@ Result<std::optional<std::string>> Catalogue::Document(const std::string& run,
 
 // Counting takes two seeks, reading a step for each definition, and decoding them ten times as
 // long.
-Result<std::shared_ptr<const RankDefinitions>> Catalogue::Definitions(AttemptId attempt,
-                                                                      std::uint32_t rank) {
+Result<SharedDefinitions> Catalogue::Definitions(AttemptId attempt, std::uint32_t rank) {
   const auto database = database_.Pin();
   if (database == nullptr) return database_.Closed();
   DefinitionCache& cache = database->definitions;
@@ -188,9 +187,15 @@ Result<std::shared_ptr<const RankDefinitions>> Catalogue::Definitions(AttemptId 
                                  return AppendStored(*database, prefix, attempt, rank, &stored);
                                }));
   if (auto known = cache.FindStored(attempt, rank, stored)) return known;
-  STATCOLLECT_ASSIGN_OR_RETURN(auto activations, Activations(attempt, rank));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto layouts, Layouts(attempt, rank));
-  RankDefinitions definitions{std::move(activations), std::move(layouts)};
+  RankDefinitions definitions;
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      definitions.activations,
+      ReadValues<TensorDef>(*database, "activations" + OfRank(attempt, rank), kCatalogue,
+                            PrefixRange(RankKey('a', attempt, rank))));
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      definitions.layouts,
+      ReadValues<Layout>(*database, "layouts" + OfRank(attempt, rank), kCatalogue,
+                         PrefixRange(RankKey('l', attempt, rank))));
   if (CountsOf(definitions) != read)  // some were added since
     return std::make_shared<const RankDefinitions>(std::move(definitions));
   return cache.Keep(attempt, rank, std::move(stored), std::move(definitions));
@@ -219,20 +224,6 @@ Result<std::map<std::uint32_t, RankMeta>> Catalogue::Ranks(AttemptId attempt) {
           found->second.info.config[std::move(setting.name)] = std::move(setting.value);
       }));
   return ranks;
-}
-
-Result<std::vector<TensorDef>> Catalogue::Activations(AttemptId attempt, std::uint32_t rank) {
-  const auto database = database_.Pin();
-  if (database == nullptr) return database_.Closed();
-  return ReadValues<TensorDef>(*database, "activations" + OfRank(attempt, rank), kCatalogue,
-                               PrefixRange(RankKey('a', attempt, rank)));
-}
-
-Result<std::vector<Layout>> Catalogue::Layouts(AttemptId attempt, std::uint32_t rank) {
-  const auto database = database_.Pin();
-  if (database == nullptr) return database_.Closed();
-  return ReadValues<Layout>(*database, "layouts" + OfRank(attempt, rank), kCatalogue,
-                            PrefixRange(RankKey('l', attempt, rank)));
 }
 
 Result<std::vector<AttemptTally>> Catalogue::Census() {

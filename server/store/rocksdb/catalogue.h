@@ -33,10 +33,8 @@ class Catalogue {
   Status PutDocument(const std::string& run, const std::string& name,
                      const std::optional<std::string>& content);
   Result<std::optional<std::string>> Document(const std::string& run, const std::string& name);
-  Result<std::shared_ptr<const RankDefinitions>> Definitions(AttemptId attempt, std::uint32_t rank);
+  Result<SharedDefinitions> Definitions(AttemptId attempt, std::uint32_t rank);
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt);
-  Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank);
-  Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank);
   Result<std::vector<AttemptTally>> Census();
 
   // Sets `live` to the attempts in the database; after a failed write they may differ from the

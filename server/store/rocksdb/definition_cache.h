@@ -31,7 +31,7 @@ inline DefinitionCounts CountsOf(const RankDefinitions& definitions) {
 // the least recently used one is dropped. Thread-safe.
 class DefinitionCache {
  public:
-  using Shared = std::shared_ptr<const RankDefinitions>;
+  using Shared = SharedDefinitions;
   static constexpr std::size_t kBytesMax = std::size_t{64} << 20;
   static constexpr std::size_t kRanksMax = 16'384;
 

@@ -93,14 +93,7 @@ class RocksDbStore final : public Store {
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
     return catalogue_.Ranks(attempt);
   }
-  Result<std::vector<TensorDef>> Activations(AttemptId attempt, std::uint32_t rank) override {
-    return catalogue_.Activations(attempt, rank);
-  }
-  Result<std::vector<Layout>> Layouts(AttemptId attempt, std::uint32_t rank) override {
-    return catalogue_.Layouts(attempt, rank);
-  }
-  Result<std::shared_ptr<const RankDefinitions>> Definitions(AttemptId attempt,
-                                                             std::uint32_t rank) override {
+  Result<SharedDefinitions> Definitions(AttemptId attempt, std::uint32_t rank) override {
     return catalogue_.Definitions(attempt, rank);
   }
 

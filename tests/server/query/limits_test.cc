@@ -144,8 +144,7 @@ class CountingStore final : public ForwardingStore {
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
     return Count().Ranks(attempt);
   }
-  Result<std::shared_ptr<const RankDefinitions>> Definitions(AttemptId attempt,
-                                                             std::uint32_t rank) override {
+  Result<SharedDefinitions> Definitions(AttemptId attempt, std::uint32_t rank) override {
     return Count().Definitions(attempt, rank);
   }
   Result<std::optional<std::string>> Document(const std::string& run,

@@ -133,7 +133,7 @@ TEST_F(Census, ManyDroppedRunsLeaveNothingToStepOver) {
         const auto scan = store_->ScanStats(id, 0, {});
         EXPECT_TRUE(scan->Next());
         EXPECT_FALSE(scan->Next());
-        EXPECT_EQ(store_->Activations(id, 0)->size(), 3u);
+        EXPECT_EQ((*store_->Definitions(id, 0))->activations.size(), 3u);
       }
     });
   };

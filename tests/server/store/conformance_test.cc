@@ -109,8 +109,8 @@ TEST_P(StoreConformance, KeepsEverythingOverAReopen) {
   EXPECT_THAT(*store_->ListRuns(), ElementsAre("base"));
   EXPECT_EQ(store_->Attempts("base")->at(0).world_size, 2u);
   EXPECT_EQ(store_->Ranks(attempt)->at(1).durable_seq, 11u);
-  EXPECT_EQ(store_->Activations(attempt, 1)->at(2).key.name, "layer.2");
-  EXPECT_EQ(store_->Layouts(attempt, 1)->at(0).dtype, DType::kF32);
+  EXPECT_EQ((*store_->Definitions(attempt, 1))->activations.at(2).key.name, "layer.2");
+  EXPECT_EQ((*store_->Definitions(attempt, 1))->layouts.at(0).dtype, DType::kF32);
   EXPECT_THAT(Scan(*store_, attempt, 1),
               ElementsAre(std::pair(0, 0), std::pair(0, 1), std::pair(0, 2), std::pair(4, 0),
                           std::pair(4, 1)));
@@ -212,7 +212,7 @@ TEST_P(StoreConformance, DroppedAttemptIsGoneAndOthersStay) {
   }
   EXPECT_THAT(*store_->ListRuns(), ElementsAre("stays"));
   EXPECT_THAT(Scan(*store_, gone, 0), IsEmpty());
-  EXPECT_THAT(*store_->Activations(gone, 0), IsEmpty());
+  EXPECT_THAT((*store_->Definitions(gone, 0))->activations, IsEmpty());
   EXPECT_THAT(*store_->Ranks(gone), IsEmpty());
   EXPECT_THAT(*store_->Scalars(gone, 0, {}), IsEmpty());
   EXPECT_EQ(Scan(*store_, stays, 0).size(), 3u);
@@ -657,8 +657,8 @@ TEST_P(StoreConformance, RandomBatchesComeBackBitForBit) {
     EXPECT_EQ(read.layout, expected.layout);
     EXPECT_EQ(*store_->Scalars(attempt, rank, {}), scalars);
     EXPECT_EQ(store_->Ranks(attempt)->at(rank).durable_seq, written.back().last_seq());
-    EXPECT_EQ(*store_->Layouts(attempt, rank), written.front().layouts);
-    EXPECT_EQ(*store_->Activations(attempt, rank), written.front().activations);
+    EXPECT_EQ((*store_->Definitions(attempt, rank))->layouts, written.front().layouts);
+    EXPECT_EQ((*store_->Definitions(attempt, rank))->activations, written.front().activations);
   }
 }
 

@@ -148,7 +148,7 @@ Kept Keep(const std::optional<Placement>& placement) {
   Kept kept;
   {
     const auto store = OpenRocksDbStore(directory);
-    kept.layouts = *(*store)->Layouts(attempt, 0);
+    kept.layouts = (*(*store)->Definitions(attempt, 0))->layouts;
     const auto scan = (*store)->ScanStats(attempt, 0, {});
     while (scan->Next()) {
     }

@@ -273,7 +273,7 @@ TEST_F(ClickHouseStoreTest, RepeatedInsertIsReadOnce) {
   EXPECT_EQ(store->Scalars(attempt, 0, {})->size(), 1u);
   EXPECT_EQ(store->Events(attempt, 0)->size(), 1u);
   EXPECT_EQ(store->ActivationSeries(attempt, 0, 7, {})->size(), 1u);
-  EXPECT_EQ(store->Activations(attempt, 0)->size(), 300u);
+  EXPECT_EQ((*store->Definitions(attempt, 0))->activations.size(), 300u);
   EXPECT_EQ(store->Census()->at(0).ranks, 1u);
   ASSERT_TRUE(
       engine->Execute("merge", "OPTIMIZE TABLE " + TableName(*engine, "records") + " FINAL").ok());

@@ -1,7 +1,9 @@
 // Definitions that the store keeps for later calls and other ranks are those that are stored.
 #include <stdlib.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -37,23 +39,34 @@ class DefinitionsTest : public ::testing::Test {
     ASSERT_TRUE(opened.ok()) << opened.status().message();
     store_ = *std::move(opened);
   }
-  // Of a rank, and whether they are what is stored.
+  void Write(std::uint32_t rank, const RecordBatch& batch) {
+    Append(*store_, attempt_, rank, batch);
+    const auto add = [](const auto& from, auto& to) {
+      for (const auto& each : from) {
+        to.resize(std::max<std::size_t>(to.size(), each.id + 1));
+        to[each.id] = each;
+      }
+    };
+    add(batch.activations, written_[rank].activations);
+    add(batch.layouts, written_[rank].layouts);
+  }
+  // Of a rank, and whether they are what was written.
   Shared Read(std::uint32_t rank) {
     const auto read = store_->Definitions(attempt_, rank);
     EXPECT_TRUE(read.ok()) << read.status().message();
-    EXPECT_EQ((*read)->activations, *store_->Activations(attempt_, rank));
-    EXPECT_EQ((*read)->layouts, *store_->Layouts(attempt_, rank));
+    EXPECT_EQ((*read)->activations, written_[rank].activations);
+    EXPECT_EQ((*read)->layouts, written_[rank].layouts);
     return *read;
   }
 
   std::string directory_;
   std::unique_ptr<Store> store_;
   AttemptId attempt_ = 0;
+  std::map<std::uint32_t, RankDefinitions> written_;  // by rank
 };
 
 TEST_F(DefinitionsTest, AreReadOnceAndSharedByRanksThatStoreTheSame) {
-  for (std::uint32_t rank = 0; rank < 3; ++rank)
-    Append(*store_, attempt_, rank, MakeBatch(1, 0, 0, rank == 2 ? 4 : 3));
+  for (std::uint32_t rank = 0; rank < 3; ++rank) Write(rank, MakeBatch(1, 0, 0, rank == 2 ? 4 : 3));
   const Shared first = Read(0);
   EXPECT_EQ(first->activations.size(), 3u);
   EXPECT_EQ(Read(0), first);
@@ -63,13 +76,13 @@ TEST_F(DefinitionsTest, AreReadOnceAndSharedByRanksThatStoreTheSame) {
 }
 
 TEST_F(DefinitionsTest, OfALiveRankGrow) {
-  Append(*store_, attempt_, 0, MakeBatch(1, 0, 0, 3));
-  Append(*store_, attempt_, 1, MakeBatch(1, 0, 0, 3));
+  Write(0, MakeBatch(1, 0, 0, 3));
+  Write(1, MakeBatch(1, 0, 0, 3));
   const Shared before = Read(0);
   EXPECT_EQ(Read(1), before);
   RecordBatch more = MakeBatch(7, 1, 3, 2);
   more.layouts.push_back({.id = 1, .dtype = DType::kF16, .shape = {7}});
-  Append(*store_, attempt_, 0, more);
+  Write(0, more);
   const Shared after = Read(0);
   EXPECT_EQ(after->activations.size(), 5u);
   EXPECT_EQ(after->layouts.size(), 2u);
@@ -78,14 +91,15 @@ TEST_F(DefinitionsTest, OfALiveRankGrow) {
   RecordBatch layout = MakeBatch(12, 2, 0, 3);
   layout.activations.clear();
   layout.layouts = {{.id = 2, .dtype = DType::kF64, .shape = {9}}};
-  Append(*store_, attempt_, 0, layout);
+  Write(0, layout);
   EXPECT_EQ(Read(0)->layouts.size(), 3u);
 }
 
 TEST_F(DefinitionsTest, AreGoneWithTheAttempt) {
-  Append(*store_, attempt_, 0, MakeBatch(1, 0, 0, 3));
+  Write(0, MakeBatch(1, 0, 0, 3));
   EXPECT_EQ(Read(0)->activations.size(), 3u);
   ASSERT_TRUE(store_->DropAttempts({&attempt_, 1}).ok());
+  written_.clear();
   EXPECT_TRUE(Read(0)->activations.empty());
 }
 

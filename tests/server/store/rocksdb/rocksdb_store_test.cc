@@ -293,11 +293,12 @@ TEST_F(RocksDbStoreTest, StoreOfFormat2OpensAndReadsAsWritten) {
     EXPECT_EQ(*store_->Scalars(attempt, rank, {}), *expected->Scalars(attempt, rank, {}));
     EXPECT_EQ(*store_->Events(attempt, rank), *expected->Events(attempt, rank));
     EXPECT_EQ(*store_->StepEnds(attempt, rank, {}), *expected->StepEnds(attempt, rank, {}));
-    EXPECT_EQ(*store_->Activations(attempt, rank), *expected->Activations(attempt, rank));
+    EXPECT_EQ((*store_->Definitions(attempt, rank))->activations,
+              (*expected->Definitions(attempt, rank))->activations);
     // Written before definition 3 of the hash, and read as such.
-    std::vector<Layout> layouts = *expected->Layouts(attempt, rank);
+    std::vector<Layout> layouts = (*expected->Definitions(attempt, rank))->layouts;
     for (Layout& layout : layouts) layout.hash_kind = HashKind::kContent2;
-    EXPECT_EQ(*store_->Layouts(attempt, rank), layouts);
+    EXPECT_EQ((*store_->Definitions(attempt, rank))->layouts, layouts);
     EXPECT_EQ(store_->Ranks(attempt)->at(rank).durable_seq, 18u * 15);
   }
   const AttemptId more = Create("more").id;
