@@ -291,38 +291,28 @@ void Fields(Io& io, Ref<Io, CaptureHead> c) {
   io(c.layout, c.elements, c.bytes);
 }
 
-template <typename T>
-std::string EncodeSealed(const T& value, std::uint8_t version = kVersion) {
-  ByteWriter out;
-  Writing writing(out);
-  Fields<Writing>(writing, value);
-  return Seal(version, out.bytes());
+// The version to write, so that older builds read what they know.
+constexpr std::uint8_t VersionFor(const auto& /*value*/) { return kVersion; }
+std::uint8_t VersionFor(const SessionInfo& info) {
+  return info.ranks.empty() ? kVersion : kRanksVersion;
+}
+std::uint8_t VersionFor(const RankMeta& rank) {
+  return rank.ranks_expected == 0 ? kVersion : kRanksVersion;
+}
+std::uint8_t VersionFor(const Layout& layout) {
+  if (!layout.placement) return kVersion;
+  return layout.placement->unordered == 0 ? kPlacedVersion : kUnorderedVersion;
 }
 
 }  // namespace
 
-std::string Encode(const AttemptMeta& attempt) { return EncodeSealed(attempt); }
-std::string Encode(const SessionInfo& info) {
-  return EncodeSealed(info, info.ranks.empty() ? kVersion : kRanksVersion);
+template <typename T>
+std::string Encode(const T& value) {
+  ByteWriter out;
+  Writing writing(out);
+  Fields<Writing>(writing, value);
+  return Seal(VersionFor(value), out.bytes());
 }
-std::string Encode(const RankMeta& rank) {
-  return EncodeSealed(rank, rank.ranks_expected == 0 ? kVersion : kRanksVersion);
-}
-std::string Encode(const TensorDef& def) { return EncodeSealed(def); }
-std::string Encode(const Layout& layout) {
-  if (!layout.placement) return EncodeSealed(layout);
-  return EncodeSealed(layout,
-                      layout.placement->unordered == 0 ? kPlacedVersion : kUnorderedVersion);
-}
-std::string Encode(const ScalarRecord& scalar) { return EncodeSealed(scalar); }
-std::string Encode(const EventRecord& event) { return EncodeSealed(event); }
-std::string Encode(const MemoryRecord& memory) { return EncodeSealed(memory); }
-std::string Encode(const DensityRecord& density) { return EncodeSealed(density); }
-std::string Encode(const SettingRecord& setting) { return EncodeSealed(setting); }
-std::string Encode(const StepRecord& step) { return EncodeSealed(step); }
-std::string Encode(const ExponentRecord& exponents) { return EncodeSealed(exponents); }
-std::string Encode(const TokenRecord& tokens) { return EncodeSealed(tokens); }
-std::string Encode(const CaptureHead& head) { return EncodeSealed(head); }
 
 template <typename T>
 Result<T> Decode(std::string_view what, std::string_view bytes) {
@@ -339,19 +329,23 @@ Result<T> Decode(std::string_view what, std::string_view bytes) {
   return value;
 }
 
-template Result<AttemptMeta> Decode<AttemptMeta>(std::string_view, std::string_view);
-template Result<SessionInfo> Decode<SessionInfo>(std::string_view, std::string_view);
-template Result<RankMeta> Decode<RankMeta>(std::string_view, std::string_view);
-template Result<TensorDef> Decode<TensorDef>(std::string_view, std::string_view);
-template Result<Layout> Decode<Layout>(std::string_view, std::string_view);
-template Result<ScalarRecord> Decode<ScalarRecord>(std::string_view, std::string_view);
-template Result<EventRecord> Decode<EventRecord>(std::string_view, std::string_view);
-template Result<MemoryRecord> Decode<MemoryRecord>(std::string_view, std::string_view);
-template Result<DensityRecord> Decode<DensityRecord>(std::string_view, std::string_view);
-template Result<SettingRecord> Decode<SettingRecord>(std::string_view, std::string_view);
-template Result<StepRecord> Decode<StepRecord>(std::string_view, std::string_view);
-template Result<ExponentRecord> Decode<ExponentRecord>(std::string_view, std::string_view);
-template Result<TokenRecord> Decode<TokenRecord>(std::string_view, std::string_view);
-template Result<CaptureHead> Decode<CaptureHead>(std::string_view, std::string_view);
+#define STATCOLLECT_STORED(T)            \
+  template std::string Encode(const T&); \
+  template Result<T> Decode<T>(std::string_view, std::string_view)
+STATCOLLECT_STORED(AttemptMeta);
+STATCOLLECT_STORED(SessionInfo);
+STATCOLLECT_STORED(RankMeta);
+STATCOLLECT_STORED(TensorDef);
+STATCOLLECT_STORED(Layout);
+STATCOLLECT_STORED(ScalarRecord);
+STATCOLLECT_STORED(EventRecord);
+STATCOLLECT_STORED(MemoryRecord);
+STATCOLLECT_STORED(DensityRecord);
+STATCOLLECT_STORED(SettingRecord);
+STATCOLLECT_STORED(StepRecord);
+STATCOLLECT_STORED(ExponentRecord);
+STATCOLLECT_STORED(TokenRecord);
+STATCOLLECT_STORED(CaptureHead);
+#undef STATCOLLECT_STORED
 
 }  // namespace statcollect

@@ -13,29 +13,16 @@
 
 namespace statcollect {
 
-std::string Encode(const AttemptMeta& attempt);
-std::string Encode(const SessionInfo& info);
-std::string Encode(const RankMeta& rank);  // without `info`, which is a separate value
-std::string Encode(const TensorDef& def);
-std::string Encode(const Layout& layout);
-std::string Encode(const ScalarRecord& scalar);
-std::string Encode(const EventRecord& event);
-std::string Encode(const MemoryRecord& memory);
-std::string Encode(const DensityRecord& density);
-std::string Encode(const SettingRecord& setting);
-std::string Encode(const StepRecord& step);
-std::string Encode(const ExponentRecord& exponents);
-std::string Encode(const TokenRecord& tokens);
-
 // Stored with each chunk of a capture; shows whether all chunks are there.
 struct CaptureHead {
   std::uint32_t layout = 0;
   std::uint64_t elements = 0;  // of all chunks
   std::uint32_t bytes = 0;     // of this chunk
 };
-std::string Encode(const CaptureHead& head);
-
-// T: one of the above.
+// T: AttemptMeta, SessionInfo, RankMeta (without `info`, which is a separate value), TensorDef,
+// Layout, CaptureHead, or a record of a step.
+template <typename T>
+std::string Encode(const T& value);
 template <typename T>
 Result<T> Decode(std::string_view what, std::string_view bytes);
 
