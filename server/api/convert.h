@@ -22,7 +22,6 @@ namespace statcollect::api {
 // kInvalidArgument: invalid run or activation names, kinds that this build does not know, more
 // ranks than a run can have, a tolerance that is not a number.
 Result<query::DiffRequest> FromWire(const v1::DiffRequest& request);
-Result<query::SaveNoiseRequest> FromWire(const v1::SaveNoiseRequest& request);
 Result<query::ReadCaptureRequest> FromWire(const v1::ReadCaptureRequest& request);
 Result<CaptureSpec> FromWire(const v1::RequestCaptureRequest& request);
 Result<query::RecordsRequest> FromWire(const v1::ReadRecordsRequest& request);

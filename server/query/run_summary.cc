@@ -17,11 +17,12 @@ Status CountSteps(const RunView& view, RunSummary& summary) {
       if (!meta.first_step || !meta.last_step) continue;
       plain = plain && meta.steps > 0 && (!begin || *begin == *meta.first_step);
       begin = meta.first_step;
-      summary.first_step =
-          std::min(summary.first_step.value_or(*meta.first_step), *meta.first_step);
-      summary.last_step = std::max(summary.last_step.value_or(*meta.last_step), *meta.last_step);
       summary.steps = std::max(summary.steps, meta.steps);
     }
+  }
+  if (const auto span = view.StepSpan()) {
+    summary.first_step = span->first;
+    summary.last_step = span->last;
   }
   if (plain) return Status::Ok();
   STATCOLLECT_ASSIGN_OR_RETURN(auto steps, view.Steps(StepSet()));

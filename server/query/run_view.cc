@@ -67,6 +67,19 @@ std::uint64_t RunView::Dropped(std::uint32_t rank) const {
   return dropped;
 }
 
+std::optional<StepRange> RunView::StepSpan() const {
+  std::optional<StepRange> span;
+  for (const auto& ranks : ranks_) {
+    for (const auto& [rank, meta] : ranks) {
+      if (!meta.first_step || !meta.last_step) continue;
+      if (!span) span = {*meta.first_step, *meta.last_step};
+      span->first = std::min(span->first, *meta.first_step);
+      span->last = std::max(span->last, *meta.last_step);
+    }
+  }
+  return span;
+}
+
 // A rank that was copied here has the tallies that its sender gave, so that there may be 2^64 of
 // them.
 Status RunView::AddAll(StepBounds range, const StepSet& wanted, std::size_t attempt,

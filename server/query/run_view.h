@@ -59,6 +59,8 @@ class RunView {
   // Steps that have records, each with the index of its attempt. A step does not belong to an
   // attempt that has in it only the weights loaded before its first step was set.
   Result<std::map<std::uint64_t, std::size_t>> Steps(const StepSet& wanted) const;
+  // From the first to the last of all attempts and ranks, as their tallies say.
+  std::optional<StepRange> StepSpan() const;
   // Over all attempts; absent if nothing was recorded. Cost: that of NewestStep for each rank.
   Result<std::optional<std::uint64_t>> NewestStepWithStats() const;
   // As known so far; Read may extend it. Pointers stay valid as long as the view. Ranks with the

@@ -1,7 +1,5 @@
 #include "server/api/convert.h"
 
-#include <cmath>
-
 #include "common/names.h"
 #include "proto/text/routers_text.h"
 #include "proto/text/verdict_text.h"
@@ -156,18 +154,6 @@ void Fill(const query::HeatMap& from, v1::HeatMap& to) {
   for (const query::RunSummary& run : from.runs) ToWire(run, *to.add_runs());
 }
 
-Status CheckHeatMap(const v1::DiffRequest& request) {
-  for (const auto& [field, value] : {std::pair("heat_map_columns", request.heat_map_columns()),
-                                     {"heat_map_rows", request.heat_map_rows()}}) {
-    if (value > query::kHeatMapSideMax) {
-      return Invalid(std::string("diff: ") + field + " is " + std::to_string(value) +
-                     "; expected at most " + std::to_string(query::kHeatMapSideMax) +
-                     "; narrow steps or kinds to see more");
-    }
-  }
-  return Status::Ok();
-}
-
 }  // namespace
 
 Result<query::DiffRequest> FromWire(const v1::DiffRequest& request) {
@@ -178,24 +164,13 @@ Result<query::DiffRequest> FromWire(const v1::DiffRequest& request) {
                      " is missing; expected the names of two runs, run_a and run_b; runs lists "
                      "those there are");
     }
-    STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(*run));
   }
-  STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, RanksFromWire(request.ranks()));
-  query::DiffRequest wanted{
-      .run_a = request.run_a(), .run_b = request.run_b(), .exact = request.exact()};
+  STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, SelectionFromWire<query::DiffRequest>(request));
+  wanted.exact = request.exact();
   if (request.has_tolerance()) {
-    if (!std::isfinite(request.tolerance()) || request.tolerance() < 0) {
-      return Invalid(
-          "diff: tolerance is " + std::to_string(request.tolerance()) +
-          "; expected a finite number of at least 0, a relative L2 distance such as 1e-3");
-    }
+    STATCOLLECT_RETURN_IF_ERROR(CheckTolerance("diff", request.tolerance(), "1e-3"));
     wanted.tolerance = request.tolerance();
   }
-  wanted.ranks = std::move(ranks);
-  wanted.steps = request.steps();
-  STATCOLLECT_ASSIGN_OR_RETURN(auto kinds, KindsFromWire(request.kinds()));
-  wanted.kinds = std::move(kinds);
   wanted.top = request.top();
   wanted.all = request.all();
   wanted.map = request.map();
@@ -208,10 +183,10 @@ Result<query::DiffRequest> FromWire(const v1::DiffRequest& request) {
     return Status(Code::kInvalidArgument,
                   "diff: found several of logical, by_rank and merge_ranks; expected one at most");
   }
-  STATCOLLECT_ASSIGN_OR_RETURN(auto noise, RunsFromWire("noise", request.noise()));
-  wanted.noise = std::move(noise);
+  STATCOLLECT_ASSIGN_OR_RETURN(wanted.noise, RunsFromWire("noise", request.noise()));
   wanted.no_noise = request.no_noise();
-  STATCOLLECT_RETURN_IF_ERROR(CheckHeatMap(request));
+  STATCOLLECT_RETURN_IF_ERROR(CheckMapSide("diff", "heat_map_columns", request.heat_map_columns()));
+  STATCOLLECT_RETURN_IF_ERROR(CheckMapSide("diff", "heat_map_rows", request.heat_map_rows()));
   wanted.heat_map_columns = request.heat_map_columns();
   wanted.heat_map_rows = request.heat_map_rows();
   return wanted;

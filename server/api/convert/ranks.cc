@@ -1,7 +1,5 @@
 #include "server/api/convert.h"
 
-#include <cmath>
-
 #include "server/api/convert/parts.h"
 
 namespace statcollect::api {
@@ -43,12 +41,7 @@ Result<query::RanksRequest> FromWire(const v1::CheckRanksRequest& request) {
   if (!wanted.ok()) return wanted;
   wanted->top = request.top();
   if (request.has_tolerance()) {
-    if (!std::isfinite(request.tolerance()) || request.tolerance() < 0) {
-      return Status(
-          Code::kInvalidArgument,
-          "ranks: tolerance is " + std::to_string(request.tolerance()) +
-              "; expected a finite number of at least 0, a relative L2 distance such as 1e-6");
-    }
+    STATCOLLECT_RETURN_IF_ERROR(CheckTolerance("ranks", request.tolerance(), "1e-6"));
     wanted->tolerance = request.tolerance();
   }
   return wanted;

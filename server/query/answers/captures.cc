@@ -7,7 +7,6 @@
 #include "common/names.h"
 #include "common/step_set.h"
 #include "server/query/answers/message_parts.h"
-#include "server/query/answers/tensor_row.h"
 #include "server/query/captures/captures.h"
 #include "server/query/rows.h"
 #include "server/query/run_view.h"

@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <iterator>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -12,6 +11,7 @@
 
 #include <google/protobuf/arena.h>
 
+#include "common/capture_spec.h"
 #include "common/choice.h"
 #include "common/names.h"
 #include "server/query/answers/message_parts.h"
@@ -176,11 +176,7 @@ Result<CurvesRequest> FromWire(const v1::GetCurvesRequest& request) {
                    std::to_string(kCurvePointsMax) +
                    "; /api/v1/series has the value of every step");
   }
-  constexpr Mode kModes[] = {Mode::kTrain, Mode::kEval, Mode::kInit};
-  const bool known = request.mode().empty() ||
-                     std::any_of(std::begin(kModes), std::end(kModes),
-                                 [&](Mode mode) { return request.mode() == Name(mode); });
-  if (!known)
+  if (!request.mode().empty() && !ParseMode(request.mode()))
     return Invalid("curves: mode: " + NotOneOf(request.mode(), {"train", "eval", "init"}));
   CurvesRequest wanted{.series = std::move(of), .mode = request.mode()};
   if (request.points() > 0) wanted.points = request.points();

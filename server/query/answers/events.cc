@@ -15,17 +15,13 @@ constexpr int kEventKindsMax = 256;
 }  // namespace
 
 Result<EventsRequest> FromWire(const v1::ListEventsRequest& request) {
-  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, RanksFromWire(request.ranks()));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, SelectionFromWire<EventsRequest>(request));
   if (request.kinds_size() > kEventKindsMax) {
     return Invalid("query: " + std::to_string(request.kinds_size()) +
                    " kinds of event named; expected at most " + std::to_string(kEventKindsMax));
   }
-  EventsRequest wanted{
-      .run = request.run(),
-      .ranks = std::move(ranks),
-      .kinds = {request.kinds().begin(), request.kinds().end()},
-      .since_step = request.has_since_step() ? std::optional(request.since_step()) : std::nullopt};
+  wanted.kinds.assign(request.kinds().begin(), request.kinds().end());
+  if (request.has_since_step()) wanted.since_step = request.since_step();
   return wanted;
 }
 

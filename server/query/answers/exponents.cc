@@ -14,7 +14,6 @@
 #include "common/text.h"
 #include "proto/json.h"
 #include "server/query/answers/message_parts.h"
-#include "server/query/answers/tensor_row.h"
 #include "server/query/rows.h"
 #include "server/query/suggest.h"
 

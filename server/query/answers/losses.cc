@@ -83,21 +83,8 @@ Result<std::optional<LossPoint>> FirstLoss(Store& store, const std::vector<LossS
   return found;
 }
 
-std::optional<StepRange> SpanOfSteps(const RunView& view) {
-  std::optional<StepRange> range;
-  for (std::size_t attempt = 0; attempt < view.attempts().size(); ++attempt) {
-    for (const auto& [rank, meta] : view.ranks(attempt)) {
-      if (!meta.first_step || !meta.last_step) continue;
-      if (!range) range = {*meta.first_step, *meta.last_step};
-      range->first = std::min(range->first, *meta.first_step);
-      range->last = std::max(range->last, *meta.last_step);
-    }
-  }
-  return range;
-}
-
 Status AddPoints(Store& store, const RunView& view, std::uint32_t points, v1::RunLoss& loss) {
-  const auto range = SpanOfSteps(view);
+  const auto range = view.StepSpan();
   if (!range) return Status::Ok();
   std::vector<LossSource> sources;  // newest attempt first
   for (std::size_t attempt = view.attempts().size(); attempt-- > 0;) {

@@ -1,5 +1,7 @@
 #include "server/query/answers/message_parts.h"
 
+#include <cmath>
+
 namespace statcollect::query {
 namespace {
 
@@ -55,6 +57,19 @@ Result<std::vector<std::string>> RunsFromWire(
   return std::vector<std::string>(runs.begin(), runs.end());
 }
 
+Status CheckTolerance(const std::string& query, double tolerance, const std::string& example) {
+  if (std::isfinite(tolerance) && tolerance >= 0) return Status::Ok();
+  return Invalid(query + ": tolerance is " + std::to_string(tolerance) +
+                 "; expected a finite number of at least 0, a relative L2 distance such as " +
+                 example);
+}
+
+Status CheckMapSide(const std::string& query, const char* field, std::uint32_t side) {
+  if (side <= kHeatMapSideMax) return Status::Ok();
+  return Invalid(query + ": " + field + " is " + std::to_string(side) + "; expected at most " +
+                 std::to_string(kHeatMapSideMax) + "; narrow steps or kinds to see more");
+}
+
 void ToWire(const ObservationSide& side, v1::ObservationSide& out) {
   Copy(side.min, [&](double value) { out.set_min(value); });
   Copy(side.max, [&](double value) { out.set_max(value); });
@@ -87,6 +102,13 @@ void ToWire(const HeatMapRow& row, v1::HeatMapRow& out) {
   out.set_activation_b(row.activation_b);
   out.set_mode(std::string(Name(row.mode)));
   out.set_tensors(row.tensors);
+}
+
+void ToWire(const Compared& compared, v1::Compared& out) {
+  out.set_records(compared.records);
+  out.set_identical(compared.identical);
+  out.set_within_tolerance(compared.within_tolerance);
+  out.set_diverged(compared.diverged);
 }
 
 }  // namespace statcollect::query

@@ -34,25 +34,39 @@ Status CheckStepsFromWire(const std::string& steps);
 Result<std::vector<std::string>> RunsFromWire(
     const char* field, const google::protobuf::RepeatedPtrField<std::string>& runs);
 
-// The run, and which of its ranks and steps; where `Wanted` has them, also `kinds` and an
-// `activation` that may be empty.
+// Not finite, or below 0. `example`: of a distance.
+Status CheckTolerance(const std::string& query, double tolerance, const std::string& example);
+// More than kHeatMapSideMax. `field`: columns or rows.
+Status CheckMapSide(const std::string& query, const char* field, std::uint32_t side);
+
+// What a question selects, as far as `Wanted` has it: the run or two of them, steps, ranks, kinds,
+// and an `activation` that may be empty.
 template <typename Wanted, typename Request>
 Result<Wanted> SelectionFromWire(const Request& request) {
   Wanted wanted;
-  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
-  wanted.run = request.run();
+  if constexpr (requires { wanted.run; }) {
+    STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+    wanted.run = request.run();
+  } else {
+    STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run_a()));
+    STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run_b()));
+    wanted.run_a = request.run_a();
+    wanted.run_b = request.run_b();
+  }
   if constexpr (requires { wanted.activation; }) {
     if (!request.activation().empty())
       STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("activation", request.activation()));
     wanted.activation = request.activation();
   }
-  STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
-  wanted.steps = request.steps();
-  STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, RanksFromWire(request.ranks()));
-  wanted.ranks = std::move(ranks);
-  if constexpr (requires { wanted.kinds; }) {
-    STATCOLLECT_ASSIGN_OR_RETURN(auto kinds, KindsFromWire(request.kinds()));
-    wanted.kinds = std::move(kinds);
+  if constexpr (requires { wanted.steps; }) {
+    STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
+    wanted.steps = request.steps();
+  }
+  if constexpr (requires { wanted.ranks; }) {
+    STATCOLLECT_ASSIGN_OR_RETURN(wanted.ranks, RanksFromWire(request.ranks()));
+  }
+  if constexpr (requires { wanted.kinds = std::vector<Kind>(); }) {
+    STATCOLLECT_ASSIGN_OR_RETURN(wanted.kinds, KindsFromWire(request.kinds()));
   }
   return wanted;
 }
@@ -66,6 +80,20 @@ void FillKey(const TensorKey& key, Row& out) {
   out.set_output_path(key.output_path);
   out.set_call(key.call);
   out.set_mode(std::string(Name(key.mode)));
+}
+
+// What rows about one tensor of one step share. From: has run, rank, def, layout and attempt, like
+// CaptureRow. To: v1::CaptureRow or another message with its fields.
+template <typename From, typename To>
+void FillTensor(const From& from, std::uint64_t step, To& to) {
+  to.set_run(from.run);
+  to.set_rank(from.rank);
+  to.set_step(step);
+  FillKey(from.def.key, to);
+  to.set_dtype(std::string(Name(from.layout.dtype)));
+  to.mutable_shape()->Assign(from.layout.shape.begin(), from.layout.shape.end());
+  to.set_attempt(from.attempt);
+  to.set_class_name(from.def.class_name);
 }
 
 // Calls `set` where there is a value.
@@ -94,6 +122,7 @@ void SortByStep(google::protobuf::RepeatedPtrField<Row>& rows) {
 
 void ToWire(const ObservationSide& side, v1::ObservationSide& out);
 void ToWire(const HeatMapRow& row, v1::HeatMapRow& out);
+void ToWire(const Compared& compared, v1::Compared& out);
 
 }  // namespace statcollect::query
 

@@ -50,6 +50,12 @@ Result<std::string> FromWire(const v1::GetNoiseRequest& request) {
   return request.run();
 }
 
+Result<SaveNoiseRequest> FromWire(const v1::SaveNoiseRequest& request) {
+  STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, SelectionFromWire<SaveNoiseRequest>(request));
+  STATCOLLECT_ASSIGN_OR_RETURN(wanted.repeats, RunsFromWire("repeats", request.repeats()));
+  return wanted;
+}
+
 Status GetNoise(const Context& context, const std::string& run, v1::NoiseProfile& out) {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto view, RunView::Open(context.store, run));
   STATCOLLECT_ASSIGN_OR_RETURN(const auto profile, StoredNoise(context.store, run));

@@ -9,12 +9,14 @@
 namespace statcollect::query {
 
 struct NoiseProfile;
+struct SaveNoiseRequest;
 
 inline constexpr std::size_t kNoiseRowsMax = 20;
 
 // The noisiest first, at most kNoiseRowsMax.
 void ToWire(const std::string& run, const NoiseProfile& profile, v1::NoiseProfile& out);
 
+Result<SaveNoiseRequest> FromWire(const v1::SaveNoiseRequest& request);
 // The run's name.
 Result<std::string> FromWire(const v1::GetNoiseRequest& request);
 

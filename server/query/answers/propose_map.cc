@@ -521,9 +521,7 @@ Status ProposeNames(RunView& a, RunView& b, const std::stop_token& stop,
 }  // namespace
 
 Result<ProposeMapRequest> FromWire(const v1::ProposeMapRequest& request) {
-  for (const std::string* run : {&request.run_a(), &request.run_b()})
-    STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(*run));
-  return ProposeMapRequest{.run_a = request.run_a(), .run_b = request.run_b()};
+  return SelectionFromWire<ProposeMapRequest>(request);
 }
 
 Status ProposeMap(const Context& context, const ProposeMapRequest& request,

@@ -142,14 +142,9 @@ Status AddSeries(RunView& view, const SeriesRequest& request, v1::GetSeriesRespo
 }  // namespace
 
 Result<SeriesRequest> FromWire(const v1::GetSeriesRequest& request) {
-  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, SelectionFromWire<SeriesRequest>(request));
   STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("activation", request.activation()));
-  STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, RanksFromWire(request.ranks()));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto kind, KindFromWire(request.kind()));
-  SeriesRequest wanted{.run = request.run(), .activation = request.activation(), .kind = kind};
-  wanted.ranks = std::move(ranks);
-  wanted.steps = request.steps();
+  STATCOLLECT_ASSIGN_OR_RETURN(wanted.kind, KindFromWire(request.kind()));
   wanted.by_rank = request.by_rank();
   if (!request.output_path().empty()) wanted.output_path = request.output_path();
   return wanted;

@@ -362,14 +362,8 @@ Result<StatMapRequest> FromWire(const v1::GetStatMapRequest& request) {
     return Invalid("stat_map: statistic " + std::to_string(request.by()) +
                    " is unknown to this collector; expected 0.." + std::to_string(v1::TopBy_MAX));
   }
-  for (const auto& [field, value] :
-       {std::pair("columns", request.columns()), {"rows", request.rows()}}) {
-    if (value > kStatMapSideMax) {
-      return Invalid(std::string("stat_map: ") + field + " is " + std::to_string(value) +
-                     "; expected at most " + std::to_string(kStatMapSideMax) +
-                     "; narrow steps or kinds to see more");
-    }
-  }
+  STATCOLLECT_RETURN_IF_ERROR(CheckMapSide("stat_map", "columns", request.columns()));
+  STATCOLLECT_RETURN_IF_ERROR(CheckMapSide("stat_map", "rows", request.rows()));
   wanted->by = static_cast<TopBy>(request.by());
   wanted->columns = request.columns();
   wanted->rows = request.rows();

@@ -7,7 +7,7 @@
 
 namespace statcollect::query {
 
-inline constexpr std::uint32_t kStatMapSideMax = 4096, kStatMapSideDefault = 1024;
+inline constexpr std::uint32_t kStatMapSideDefault = 1024;
 
 struct StatMapRequest {
   std::string run;
@@ -18,7 +18,7 @@ struct StatMapRequest {
   std::uint32_t columns = 0, rows = 0;  // at most; 0: kStatMapSideDefault
 };
 
-// Adds: a statistic that this build does not know, more columns or rows than kStatMapSideMax.
+// Adds: a statistic that this build does not know, more columns or rows than kHeatMapSideMax.
 Result<StatMapRequest> FromWire(const v1::GetStatMapRequest& request);
 
 // Of all ranks, micro-batches and calls of a tensor the greatest (levels: diff/stat_levels.h). An

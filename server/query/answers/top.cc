@@ -77,19 +77,12 @@ v1::TopRow MakeRow(std::uint32_t rank, std::uint64_t step, double value, const O
 }
 
 Status NoSuchStep(const RunView& view, std::uint64_t step) {
-  std::optional<std::uint64_t> first, last;
-  for (std::size_t i = 0; i < view.attempts().size(); ++i) {
-    for (const auto& [rank, meta] : view.ranks(i)) {
-      if (!meta.first_step || !meta.last_step) continue;
-      first = std::min(first.value_or(*meta.first_step), *meta.first_step);
-      last = std::max(last.value_or(*meta.last_step), *meta.last_step);
-    }
-  }
+  const auto span = view.StepSpan();
   return {Code::kNotFound,
           "top of run '" + view.run() + "': no statistics in step " + std::to_string(step) +
               "; the run has " +
-              (first ? "steps " + std::to_string(*first) + ".." + std::to_string(*last)
-                     : std::string("no steps yet")) +
+              (span ? "steps " + std::to_string(span->first) + ".." + std::to_string(span->last)
+                    : std::string("no steps yet")) +
               ", some of which may not have been recorded; omit --step for the newest"};
 }
 
@@ -258,7 +251,7 @@ Status FindTopOfWhole(LogicalRun& run, RunView& by_rank, TopRequest request,
 }  // namespace
 
 Result<TopRequest> FromWire(const v1::GetTopRequest& request) {
-  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run()));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, SelectionFromWire<TopRequest>(request));
   if (request.by() < 0 || request.by() > v1::TopBy_MAX) {
     return Status(Code::kInvalidArgument,
                   "top: number " + std::to_string(request.by()) +
@@ -272,12 +265,8 @@ Result<TopRequest> FromWire(const v1::GetTopRequest& request) {
             "' to order by, which only a map has; expected l2 to numel; see it in the page's view "
             "of the run, or with statctl tensor RUN NAME --stat update_ratio and --exponents");
   }
-  TopRequest wanted{.run = request.run(), .by = static_cast<TopBy>(request.by())};
+  wanted.by = static_cast<TopBy>(request.by());
   if (request.has_step()) wanted.step = request.step();
-  STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, RanksFromWire(request.ranks()));
-  wanted.ranks = std::move(ranks);
-  STATCOLLECT_ASSIGN_OR_RETURN(auto kinds, KindsFromWire(request.kinds()));
-  wanted.kinds = std::move(kinds);
   wanted.count = request.count();
   wanted.by_rank = request.by_rank();
   return wanted;

@@ -306,10 +306,9 @@ class Comparer {
 }  // namespace
 
 Result<WeightsRequest> FromWire(const v1::GetWeightsRequest& request) {
-  for (const std::string* run : {&request.run_a(), &request.run_b()})
-    STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(*run));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, SelectionFromWire<WeightsRequest>(request));
   STATCOLLECT_RETURN_IF_ERROR(NameMap::Parse(request.map()).status());
-  WeightsRequest wanted{.run_a = request.run_a(), .run_b = request.run_b(), .map = request.map()};
+  wanted.map = request.map();
   if (request.has_step()) wanted.step = request.step();
   return wanted;
 }

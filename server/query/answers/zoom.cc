@@ -170,17 +170,11 @@ void NoteUnreadable(const std::string& run, const Calls& calls, v1::GetZoomRespo
 }  // namespace
 
 Result<ZoomRequest> FromWire(const v1::GetZoomRequest& request) {
-  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run_a()));
-  STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request.run_b()));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, SelectionFromWire<ZoomRequest>(request));
   if (!request.module().empty())
     STATCOLLECT_RETURN_IF_ERROR(ValidateTensorName("module", request.module()));
-  STATCOLLECT_RETURN_IF_ERROR(CheckStepsFromWire(request.steps()));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, RanksFromWire(request.ranks()));
-  return ZoomRequest{.run_a = request.run_a(),
-                     .run_b = request.run_b(),
-                     .module = request.module(),
-                     .steps = request.steps(),
-                     .ranks = std::move(ranks)};
+  wanted.module = request.module();
+  return wanted;
 }
 
 Status GetZoom(const Context& context, const ZoomRequest& request, v1::GetZoomResponse& out) {
