@@ -18,7 +18,9 @@
 #include "server/api/live_board.h"
 #include "server/api/live_call.h"
 #include "server/control/control.h"
+#include "server/query/captures/captures.h"
 #include "server/query/query.h"
+#include "server/query/records/records_reader.h"
 #include "statcollect/v1/admin.grpc.pb.h"
 #include "statcollect/v1/query.grpc.pb.h"
 
@@ -175,7 +177,9 @@ class QueryService final : public v1::Query::CallbackService {
         told = now;
         return send(std::move(message));
       };
-      return of.Explained(of->ReadRecords(wanted, take, stop));
+      return of.Explained(of->Stream(
+          [&](const auto& in) { return query::ReadRecords(in.store, wanted, take, in.stop); },
+          stop));
     };
     return Call::Start(streams_, *context, pace(), work);
   }
@@ -201,13 +205,13 @@ class QueryService final : public v1::Query::CallbackService {
   }
 
   ServerUnaryReactor* DeleteNoise(CallbackServerContext*, const v1::DeleteNoiseRequest* request,
-                                  v1::DeleteNoiseResponse*) override {
-    return UnaryCall::Start(pool_,
-                            [this, of = Asked(engine_), request](const std::stop_token& stop) {
-                              STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request->run()));
-                              of.ForgetTiles(heat_tiles_, request->run());
-                              return of.Explained(of->DeleteNoise(request->run(), stop));
-                            });
+                                  v1::DeleteNoiseResponse* response) override {
+    return UnaryCall::Start(
+        pool_, [this, of = Asked(engine_), request, response](const std::stop_token& stop) {
+          STATCOLLECT_RETURN_IF_ERROR(ValidateRunName(request->run()));
+          of.ForgetTiles(heat_tiles_, request->run());
+          return of.Explained(of->Ask(query::DeleteNoise, request->run(), *response, stop));
+        });
   }
 
   grpc::ServerWriteReactor<v1::ReadCaptureResponse>* ReadCapture(
@@ -226,7 +230,9 @@ class QueryService final : public v1::Query::CallbackService {
         message.set_data(std::move(bytes));
         return send(std::move(message));
       };
-      return of.Explained(of->ReadCapture(wanted, head, data, stop));
+      return of.Explained(of->Stream(
+          [&](const auto& in) { return query::ReadCapture(in.store, wanted, head, data, in.stop); },
+          stop));
     };
     return Call::Start(captures_, *context, pace(), work);
   }
@@ -355,8 +361,9 @@ class AdminService final : public v1::Admin::CallbackService {
                                     response](const std::stop_token& stop) {
       STATCOLLECT_ASSIGN_OR_RETURN(const auto spec, FromWire(*request));
       STATCOLLECT_ASSIGN_OR_RETURN(const auto ranks, query::RanksFromWire(request->ranks()));
-      STATCOLLECT_RETURN_IF_ERROR(
-          engine_.Of(project)->CheckCanBeCaptured(request->run(), spec, stop));
+      STATCOLLECT_RETURN_IF_ERROR(engine_.Of(project)->Stream(
+          [&](const auto& in) { return query::CheckCanBeCaptured(in.store, request->run(), spec); },
+          stop));
       STATCOLLECT_ASSIGN_OR_RETURN(
           const auto asked,
           control_.RequestCapture(QualifiedRun(project, request->run()), ranks, spec));

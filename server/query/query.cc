@@ -7,7 +7,6 @@
 #include "common/names.h"
 #include "common/project.h"
 #include "common/text.h"
-#include "server/query/captures/exponents.h"
 #include "server/query/diff/diff.h"
 #include "server/query/event_kinds.h"
 #include "server/query/logical/choose.h"
@@ -208,33 +207,6 @@ Result<NoiseProfile> QueryEngine::SaveNoiseOfWhole(Store& store, LogicalRun& who
   std::vector<std::unique_ptr<LogicalRun>> repeats;
   const auto open = OpenAs(store, whole, repeats);
   return SaveNoiseOf(store, a, request, open, progress, stop);
-}
-
-Status QueryEngine::DeleteNoise(const std::string& run, const std::stop_token& stop) const {
-  LimitedStore store = Limited(stop);
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto view, RunView::Open(store, run));
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto stored, StoredNoise(store, run));
-  return store_.PutDocument(run, kNoiseDocument, std::nullopt);
-}
-
-Status QueryEngine::ReadCapture(const ReadCaptureRequest& request,
-                                const std::function<Status(const CaptureRow&)>& head,
-                                const std::function<Status(std::string)>& data,
-                                const std::stop_token& stop) const {
-  LimitedStore store(store_, ReadBudget::kNoLimit, stop);
-  return query::ReadCapture(store, request, head, data, stop);
-}
-
-Status QueryEngine::CheckCanBeCaptured(const std::string& run, const CaptureSpec& spec,
-                                       const std::stop_token& stop) const {
-  LimitedStore store = Limited(stop);
-  return query::CheckCanBeCaptured(store, run, spec);
-}
-
-Status QueryEngine::ReadRecords(const RecordsRequest& request, const OnRecords& take,
-                                const std::stop_token& stop) const {
-  LimitedStore store(store_, ReadBudget::kNoLimit, stop);
-  return query::ReadRecords(store, request, take, stop);
 }
 
 Result<RanksReport> QueryEngine::CheckRanks(const RanksRequest& request, const OnProgress& progress,

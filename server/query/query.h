@@ -23,13 +23,11 @@
 #include <vector>
 
 #include "common/status.h"
-#include "server/query/captures/captures.h"
 #include "server/query/context.h"
 #include "server/query/limited_store.h"
 #include "server/query/logical/choose.h"
 #include "server/query/noise/noise_profile.h"
 #include "server/query/ranks/ranks.h"
-#include "server/query/records/records_reader.h"
 #include "server/query/reports.h"
 #include "server/query/types.h"
 #include "server/store/store.h"
@@ -45,7 +43,7 @@ class QueryEngine {
  public:
   // Borrows the store, which must outlive the engine. `may_come_back`: for a rank that is not
   // connected and has not said goodbye. `read_bytes_max`: stored bytes that one query may read;
-  // ReadRecords and ReadCapture, which stream, have no such limit.
+  // Stream has no such limit.
   explicit QueryEngine(Store& store, IsStreamOpen is_stream_open = {},
                        IsStreamOpen may_come_back = {},
                        std::uint64_t read_bytes_max = kReadBytesMax);
@@ -60,6 +58,14 @@ class QueryEngine {
              Response& out, const std::stop_token& stop = {}) const {
     LimitedStore store = Limited(stop);
     return query({.store = store, .links = links_, .stop = stop}, request, out);
+  }
+
+  // Calls query(context), without a limit of bytes, for what hands on its answer in parts, such as
+  // ReadRecords (records/records_reader.h).
+  template <typename Query>
+  Status Stream(const Query& query, const std::stop_token& stop = {}) const {
+    LimitedStore store(store_, ReadBudget::kNoLimit, stop);
+    return query(Context{.store = store, .links = links_, .stop = stop});
   }
 
   // The projects that have runs, sorted.
@@ -77,20 +83,6 @@ class QueryEngine {
   // Cost: reads all of them once. Errors as for RepeatNoise::Open.
   Result<NoiseProfile> SaveNoise(const SaveNoiseRequest& request, const OnProgress& progress = {},
                                  const std::stop_token& stop = {}) const;
-  // kNotFound: no such run, or no noise is stored.
-  Status DeleteNoise(const std::string& run, const std::stop_token& stop = {}) const;
-
-  // See captures.h.
-  Status ReadCapture(const ReadCaptureRequest& request,
-                     const std::function<Status(const CaptureRow&)>& head,
-                     const std::function<Status(std::string)>& data,
-                     const std::stop_token& stop = {}) const;
-  Status CheckCanBeCaptured(const std::string& run, const CaptureSpec& spec,
-                            const std::stop_token& stop = {}) const;
-
-  // See records_reader.h.
-  Status ReadRecords(const RecordsRequest& request, const OnRecords& take,
-                     const std::stop_token& stop = {}) const;
   // See ranks.h.
   Result<RanksReport> CheckRanks(const RanksRequest& request, const OnProgress& progress = {},
                                  const std::stop_token& stop = {}) const;

@@ -20,7 +20,9 @@
 #include "server/api/convert/parts.h"
 #include "server/api/heat_tiles.h"
 #include "server/api/leaf_queries.h"
+#include "server/query/captures/captures.h"
 #include "server/query/query.h"
+#include "server/query/records/records_reader.h"
 #include "statcollect/v1/query.pb.h"
 #include "tests/fuzz/query_input.h"
 #include "tests/fuzz/query_world.h"
@@ -153,7 +155,9 @@ Status ReadRecords(const Asked& asked) {
     ToWire(part, message);
     return Status::Ok();
   };
-  return asked.engine.ReadRecords(*wanted, take, asked.stop);
+  return asked.engine.Stream(
+      [&](const auto& in) { return query::ReadRecords(in.store, *wanted, take, in.stop); },
+      asked.stop);
 }
 
 Status ReadCapture(const Asked& asked) {
@@ -161,9 +165,10 @@ Status ReadCapture(const Asked& asked) {
   Fill(asked.in, request);
   const auto wanted = FromWire(request);
   if (!wanted.ok()) return wanted.status();
-  return asked.engine.ReadCapture(
-      *wanted, [](const query::CaptureRow&) { return Status::Ok(); },
-      [](const std::string&) { return Status::Ok(); }, asked.stop);
+  const auto take = [](const auto&) { return Status::Ok(); };
+  return asked.engine.Stream(
+      [&](const auto& in) { return query::ReadCapture(in.store, *wanted, take, take, in.stop); },
+      asked.stop);
 }
 
 Status SaveNoise(const Asked& asked) {
@@ -178,7 +183,8 @@ Status SaveNoise(const Asked& asked) {
 }
 
 Status DeleteNoise(const Asked& asked) {
-  return asked.engine.DeleteNoise(asked.in.Run(), asked.stop);
+  v1::DeleteNoiseResponse response;
+  return asked.engine.Ask(query::DeleteNoise, asked.in.Run(), response, asked.stop);
 }
 
 Status GetHeatMap(const Asked& asked) {

@@ -63,4 +63,11 @@ Status GetNoise(const Context& context, const std::string& run, v1::NoiseProfile
   return Status::Ok();
 }
 
+Status DeleteNoise(const Context& context, const std::string& run,
+                   v1::DeleteNoiseResponse& /*out*/) {
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto view, RunView::Open(context.store, run));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto stored, StoredNoise(context.store, run));
+  return context.store.PutDocument(run, kNoiseDocument, std::nullopt);
+}
+
 }  // namespace statcollect::query

@@ -22,6 +22,8 @@ Result<std::string> FromWire(const v1::GetNoiseRequest& request);
 
 // kNotFound: no such run, or no noise is stored.
 Status GetNoise(const Context& context, const std::string& run, v1::NoiseProfile& out);
+// The same.
+Status DeleteNoise(const Context& context, const std::string& run, v1::DeleteNoiseResponse& out);
 
 }  // namespace statcollect::query
 

@@ -29,6 +29,7 @@
 #include "server/query/answers/stat_map.h"
 #include "server/query/answers/top.h"
 #include "server/query/query.h"
+#include "server/query/records/records_reader.h"
 #include "server/store/newest_step.h"
 #include "tests/server/query/ask.h"
 #include "tests/server/query/run_writer.h"
@@ -140,8 +141,11 @@ const std::vector<EveryQuery>& EveryQueryOfSteps() {
        [](auto& e, auto& steps) { return e.CheckRanks({.run = "a", .steps = steps}).status(); }},
       {"records",
        [](auto& e, auto& steps) {
-         return e.ReadRecords({.run = "a", .steps = steps, .whole = true},
-                              [](const RecordsPart&) { return Status::Ok(); });
+         return e.Stream([&](const Context& in) {
+           return ReadRecords(
+               in.store, {.run = "a", .steps = steps, .whole = true},
+               [](const RecordsPart&) { return Status::Ok(); }, in.stop);
+         });
        }},
   };
   return all;

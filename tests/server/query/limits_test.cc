@@ -27,7 +27,9 @@
 #include "server/query/answers/series.h"
 #include "server/query/answers/stat_map.h"
 #include "server/query/answers/top.h"
+#include "server/query/captures/captures.h"
 #include "server/query/query.h"
+#include "server/query/records/records_reader.h"
 #include "server/store/forwarding_store.h"
 #include "tests/server/query/ask.h"
 #include "tests/server/query/run_writer.h"
@@ -96,8 +98,10 @@ const std::vector<Query>& Queries() {
        }},
       {"Records",
        [](auto& e, auto& stop) {
-         return e.ReadRecords(
-             {.run = "a", .steps = ""}, [](const RecordsPart&) { return Status::Ok(); }, stop);
+         const auto take = [](const RecordsPart&) { return Status::Ok(); };
+         return e.Stream(
+             [&](const Context& in) { return ReadRecords(in.store, {.run = "a"}, take, in.stop); },
+             stop);
        }},
   };
   return all;
@@ -115,16 +119,23 @@ const std::vector<Query>& ShortQueries() {
        [](auto& e, auto& stop) { return Ask(e, ListCaptures, {.run = "a"}, stop).status(); }},
       {"Capture",
        [](auto& e, auto& stop) {
-         return e.ReadCapture(
-             {.run = "a", .activation = "x"}, [](const CaptureRow&) { return Status::Ok(); },
-             [](const std::string&) { return Status::Ok(); }, stop);
+         const auto take = [](const auto&) { return Status::Ok(); };
+         return e.Stream(
+             [&](const Context& in) {
+               return ReadCapture(in.store, {.run = "a", .activation = "x"}, take, take, in.stop);
+             },
+             stop);
        }},
       {"CanBeCaptured",
        [](auto& e, auto& stop) {
-         return e.CheckCanBeCaptured("a", *CaptureSpec::Parse("x@3"), stop);
+         return e.Stream(
+             [](const Context& in) {
+               return CheckCanBeCaptured(in.store, "a", *CaptureSpec::Parse("x@3"));
+             },
+             stop);
        }},
       {"GetNoise", [](auto& e, auto& stop) { return Ask(e, GetNoise, "a", stop).status(); }},
-      {"DeleteNoise", [](auto& e, auto& stop) { return e.DeleteNoise("a", stop); }},
+      {"DeleteNoise", [](auto& e, auto& stop) { return Ask(e, DeleteNoise, "a", stop).status(); }},
       {"Config",
        [](auto& e, auto& stop) { return Ask(e, CompareConfig, {.run_a = "a"}, stop).status(); }},
   };

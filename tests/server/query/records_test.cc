@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "server/query/query.h"
+#include "server/query/records/records_reader.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"
 #include "tests/support/random_batch.h"
@@ -34,11 +34,12 @@ struct Taken {
   std::vector<RecordsPart> parts;
 
   explicit Taken(FakeStore& store, const RecordsRequest& request) {
-    status = QueryEngine(store).ReadRecords(request, [this](RecordsPart part) {
+    const auto take = [this](RecordsPart part) {
       Add(part);
       parts.push_back(std::move(part));
       return Status::Ok();
-    });
+    };
+    status = ReadRecords(store, request, take, {});
   }
 
  private:
@@ -225,9 +226,10 @@ TEST(Records, EndWhenTheReaderSaysSoOrIsStopped) {
   for (std::uint64_t step = 0; step < 4; ++step) run.Observe(0, step, Key("a"), {.values = {1}});
   run.Commit();
   int parts = 0;
-  const Status full = QueryEngine(store).ReadRecords({.run = "r"}, [&](const RecordsPart&) {
+  const auto fill = [&](const RecordsPart&) {
     return ++parts < 2 ? Status::Ok() : Status(Code::kResourceExhausted, "disk full");
-  });
+  };
+  const Status full = ReadRecords(store, {.run = "r"}, fill, {});
   EXPECT_EQ(full.message(), "disk full");
   EXPECT_EQ(parts, 2);
   std::stop_source stop;
@@ -237,8 +239,7 @@ TEST(Records, EndWhenTheReaderSaysSoOrIsStopped) {
     ++parts;
     return Status::Ok();
   };
-  EXPECT_EQ(QueryEngine(store).ReadRecords({.run = "r"}, count, stop.get_token()).code(),
-            Code::kCancelled);
+  EXPECT_EQ(ReadRecords(store, {.run = "r"}, count, stop.get_token()).code(), Code::kCancelled);
   EXPECT_EQ(parts, 1);
 }
 

@@ -9,7 +9,7 @@
 
 #include "server/query/answers/series.h"
 #include "server/query/answers/top.h"
-#include "server/query/query.h"
+#include "server/query/records/records_reader.h"
 #include "tests/server/query/ask.h"
 #include "tests/server/query/logical/cut_tensor.h"
 #include "tests/support/fake_store.h"
@@ -131,7 +131,7 @@ std::vector<std::string> Exported(FakeStore& store, const RecordsRequest& reques
   std::map<std::pair<bool, std::uint32_t>, std::pair<std::vector<TensorDef>, std::vector<Layout>>>
       known;
   std::vector<std::string> seen;
-  const Status status = QueryEngine(store).ReadRecords(request, [&](const RecordsPart& part) {
+  const auto take = [&](const RecordsPart& part) {
     auto& [defs, layouts] = known[{part.ranks.empty(), part.rank}];
     const RecordBatch& records = part.records;
     defs.insert(defs.end(), records.activations.begin(), records.activations.end());
@@ -148,7 +148,8 @@ std::vector<std::string> Exported(FakeStore& store, const RecordsRequest& reques
       seen.push_back(std::to_string(scalar.step) + " rank " + std::to_string(part.rank) + " " +
                      scalar.name);
     return Status::Ok();
-  });
+  };
+  const Status status = ReadRecords(store, request, take, {});
   EXPECT_TRUE(status.ok()) << status.message();
   return seen;
 }
@@ -190,17 +191,16 @@ TEST_F(OneRun, RecordsOfWholeTensorsNameTheRanksThatHoldThem) {
   std::vector<TensorDef> defs;
   std::map<std::pair<std::uint64_t, std::string>, std::vector<std::uint32_t>> holders;
   std::uint32_t attempt = 0;
-  const Status status =
-      QueryEngine(store_).ReadRecords({.run = "r", .whole = true}, [&](const RecordsPart& part) {
-        if (part.ranks.empty()) return Status::Ok();
-        if (part.attempt != std::exchange(attempt, part.attempt)) defs.clear();
-        const RecordBatch& records = part.records;
-        defs.insert(defs.end(), records.activations.begin(), records.activations.end());
-        for (std::size_t i = 0; i < records.stats.size(); ++i)
-          holders[{records.stats.step[i], defs.at(records.stats.activation[i]).key.name}] =
-              part.ranks;
-        return Status::Ok();
-      });
+  const auto take = [&](const RecordsPart& part) {
+    if (part.ranks.empty()) return Status::Ok();
+    if (part.attempt != std::exchange(attempt, part.attempt)) defs.clear();
+    const RecordBatch& records = part.records;
+    defs.insert(defs.end(), records.activations.begin(), records.activations.end());
+    for (std::size_t i = 0; i < records.stats.size(); ++i)
+      holders[{records.stats.step[i], defs.at(records.stats.activation[i]).key.name}] = part.ranks;
+    return Status::Ok();
+  };
+  const Status status = ReadRecords(store_, {.run = "r", .whole = true}, take, {});
   EXPECT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(holders.size(), 12u);
   for (const std::uint64_t step : {0u, 1u, 2u, 3u}) {

@@ -122,8 +122,8 @@ TEST_F(NoiseTest, StoredNoiseIsUsedUnlessItIsDeclined) {
   EXPECT_EQ(r.first->activation, "fc");
   EXPECT_EQ(r.first->step, 6u);
 
-  ASSERT_TRUE(engine.DeleteNoise("base").ok());
-  EXPECT_EQ(engine.DeleteNoise("base").code(), Code::kNotFound);
+  ASSERT_TRUE(testing::Ask(engine, DeleteNoise, "base").ok());
+  EXPECT_EQ(testing::Ask(engine, DeleteNoise, "base").status().code(), Code::kNotFound);
   EXPECT_EQ(Ask({.run_a = "base", .run_b = "same"}).verdict, Verdict::kDiverged);
 }
 
