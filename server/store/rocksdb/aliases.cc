@@ -44,13 +44,12 @@ Result<std::vector<AttemptId>> UsersOf(const Database& database, AttemptId owner
 }  // namespace
 
 std::optional<StatKey> Aliases::FindTwin(const BlockDigest& digest, AttemptId user) {
-  const auto database = database_.Pin();
-  if (database == nullptr) return std::nullopt;
+  const auto pinned = database_.Pin();
+  if (!pinned.ok()) return std::nullopt;
+  const Database& database = **pinned;
+  const std::string listed_as = ContentKey(digest, live_.ProjectOf(user));
   rocksdb::PinnableSlice value;
-  if (!database->db
-           ->Get({}, database->families[kContents], ContentKey(digest, live_.ProjectOf(user)),
-                 &value)
-           .ok())
+  if (!database.db->Get({}, database.families[kContents], listed_as, &value).ok())
     return std::nullopt;
   const auto key = DecodeStatKey(View(value));
   return key && live_.IsInProjectOf(user, key->attempt) ? key : std::nullopt;

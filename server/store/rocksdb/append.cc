@@ -41,8 +41,7 @@ std::unique_ptr<StreamWriter> Appender::NewWriter(AttemptId attempt, std::uint32
 Status Appender::Append(std::span<const AppendItem> items) {
   // Held during the write, so that the removal of an attempt sees all aliases of its blocks.
   const auto targets = aliases_.HoldTargets();
-  const auto database = database_.Pin();
-  if (database == nullptr) return database_.Closed();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto database, database_.Pin());
   rocksdb::WriteBatch batch(BytesOf(items));
   Added added;
   for (const AppendItem& item : items)
@@ -90,8 +89,7 @@ Status Appender::AddInfo(const Database& database, rocksdb::WriteBatch& batch,
 }
 
 Status Appender::PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) {
-  const auto database = database_.Pin();
-  if (database == nullptr) return database_.Closed();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto database, database_.Pin());
   rocksdb::WriteBatch batch;
   (void)batch.Put(database->families[kCatalogue], RankKey('i', attempt, rank), Encode(meta.info));
   (void)batch.Put(database->families[kCatalogue], RankKey('m', attempt, rank), Encode(meta));
@@ -106,8 +104,7 @@ Status Appender::PutEvents(AttemptId attempt, std::span<const CollectorEvent> ev
   if (!live_.Contains(attempt))
     return {Code::kNotFound,
             "add events: attempt " + std::to_string(attempt) + " has been removed"};
-  const auto database = database_.Pin();
-  if (database == nullptr) return database_.Closed();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto database, database_.Pin());
   rocksdb::WriteBatch batch;
   for (const CollectorEvent& own : events) {
     const std::string key = StepPrefix(attempt, own.rank, own.event.step) +

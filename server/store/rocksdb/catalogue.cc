@@ -83,8 +83,7 @@ Result<DefinitionCounts> CountEach(const OfKind& of_kind) {
 }  // namespace
 
 Result<std::vector<std::string>> Catalogue::ListRuns() {
-  const auto database = database_.Pin();
-  if (database == nullptr) return database_.Closed();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto database, database_.Pin());
   STATCOLLECT_ASSIGN_OR_RETURN(
       auto attempts, ReadValues<AttemptMeta>(*database, "attempts", kCatalogue, AllAttempts()));
   std::vector<std::string> runs;
@@ -95,14 +94,12 @@ Result<std::vector<std::string>> Catalogue::ListRuns() {
 }
 
 Result<std::vector<AttemptMeta>> Catalogue::Attempts(const std::string& run) {
-  const auto database = database_.Pin();
-  if (database == nullptr) return database_.Closed();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto database, database_.Pin());
   return AttemptsOf(*database, run);
 }
 
 Result<AttemptMeta> Catalogue::CreateAttempt(const AttemptMeta& wanted) {
-  const auto database = database_.Pin();
-  if (database == nullptr) return database_.Closed();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto database, database_.Pin());
   STATCOLLECT_ASSIGN_OR_RETURN(auto existing, AttemptsOf(*database, wanted.run));
   STATCOLLECT_ASSIGN_OR_RETURN(auto next, NextAttemptId(*database));
   AttemptMeta attempt = wanted;
@@ -126,8 +123,7 @@ Status Catalogue::CheckRun(const std::string& attempted, const std::string& run)
 Status Catalogue::KeepRun(const std::string& run, bool keep) {
   const std::string attempted = "keep run '" + run + "'";
   STATCOLLECT_RETURN_IF_ERROR(CheckRun(attempted, run));
-  const auto database = database_.Pin();
-  if (database == nullptr) return database_.Closed();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto database, database_.Pin());
   rocksdb::WriteBatch batch;
   if (keep) {
     (void)batch.Put(database->families[kCatalogue], KeptKey(run), Seal(kKeptVersion, ""));
@@ -146,8 +142,7 @@ Status Catalogue::PutDocument(const std::string& run, const std::string& name,
                                         std::to_string(kDocumentBytesMax)};
   }
   STATCOLLECT_RETURN_IF_ERROR(CheckRun(attempted, run));
-  const auto database = database_.Pin();
-  if (database == nullptr) return database_.Closed();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto database, database_.Pin());
   rocksdb::WriteBatch batch;
   if (content) {
     (void)batch.Put(database->families[kCatalogue], DocumentKey(run, name),
@@ -160,8 +155,7 @@ Status Catalogue::PutDocument(const std::string& run, const std::string& name,
 
 Result<std::optional<std::string>> Catalogue::Document(const std::string& run,
                                                        const std::string& name) {
-  const auto database = database_.Pin();
-  if (database == nullptr) return database_.Closed();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto database, database_.Pin());
   const std::string attempted = "read " + name + " of run '" + run + "'";
   std::string sealed;
   const rocksdb::Status read =
@@ -175,8 +169,7 @@ Result<std::optional<std::string>> Catalogue::Document(const std::string& run,
 // Counting takes two seeks, reading a step for each definition, and decoding them ten times as
 // long.
 Result<SharedDefinitions> Catalogue::Definitions(AttemptId attempt, std::uint32_t rank) {
-  const auto database = database_.Pin();
-  if (database == nullptr) return database_.Closed();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto database, database_.Pin());
   DefinitionCache& cache = database->definitions;
   STATCOLLECT_ASSIGN_OR_RETURN(const auto counts, CountEach([&](char prefix) {
                                  return CountDefinitions(*database, prefix, attempt, rank);
@@ -202,8 +195,7 @@ Result<SharedDefinitions> Catalogue::Definitions(AttemptId attempt, std::uint32_
 }
 
 Result<std::map<std::uint32_t, RankMeta>> Catalogue::Ranks(AttemptId attempt) {
-  const auto database = database_.Pin();
-  if (database == nullptr) return database_.Closed();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto database, database_.Pin());
   const std::string what = "ranks of attempt " + std::to_string(attempt);
   std::map<std::uint32_t, RankMeta> ranks;
   STATCOLLECT_RETURN_IF_ERROR(
@@ -227,8 +219,7 @@ Result<std::map<std::uint32_t, RankMeta>> Catalogue::Ranks(AttemptId attempt) {
 }
 
 Result<std::vector<AttemptTally>> Catalogue::Census() {
-  const auto database = database_.Pin();
-  if (database == nullptr) return database_.Closed();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto database, database_.Pin());
   return TakeCensus(*database);
 }
 

@@ -130,8 +130,7 @@ Result<CheckpointReport> MakeCheckpoint(RecoverableDatabase& store, const std::s
   STATCOLLECT_ASSIGN_OR_RETURN(auto usage, MeasureUsage(data_dir, nullptr));
   const bool links = SameFileSystem(target, data_dir);
   STATCOLLECT_RETURN_IF_ERROR(CheckFreeSpace(attempted, target, links ? 0 : usage.disk_bytes));
-  const auto database = store.Pin();
-  if (database == nullptr) return store.Closed();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto database, store.Pin());
   StagedDirectory staged(target);
   STATCOLLECT_RETURN_IF_ERROR(WriteTables(attempted, *database, staged.path()));
   STATCOLLECT_RETURN_IF_ERROR(MarkAsWhole(staged.path()));

@@ -65,13 +65,14 @@ bool IsWorthAMerge(const Database& database, Family family, std::span<const Atte
 }  // namespace
 
 Reclaimer::~Reclaimer() {
-  if (const auto database = database_.Pin()) database->db->DisableManualCompaction();
+  if (const auto database = database_.Pin(); database.ok())
+    (*database)->db->DisableManualCompaction();
   if (thread_.joinable()) thread_.join();
 }
 
 void Reclaimer::StartAfter(std::span<const AttemptId> removed) {
-  if (const auto database = database_.Pin()) {
-    for (const AttemptId id : removed) FreeFiles(*database, id);
+  if (const auto database = database_.Pin(); database.ok()) {
+    for (const AttemptId id : removed) FreeFiles(**database, id);
   }
   removed_ += removed.size();
   Start();
@@ -106,27 +107,29 @@ void Reclaimer::Resume() {
 // Files that hold several attempts keep the space of those that were removed until they are merged,
 // which by itself happens once there are many.
 void Reclaimer::MergeFiles() {
-  const auto database = database_.Pin();
-  if (database == nullptr) return;
-  const auto attempts = ReadValues<AttemptMeta>(*database, "attempts", kCatalogue, AllAttempts());
+  const auto pinned = database_.Pin();
+  if (!pinned.ok()) return;
+  const Database& database = **pinned;
+  const auto attempts = ReadValues<AttemptMeta>(database, "attempts", kCatalogue, AllAttempts());
   if (!attempts.ok()) return;
   std::vector<AttemptId> ids;
   for (const AttemptMeta& attempt : *attempts) ids.push_back(attempt.id);
   for (const Family family : {kStats, kSketches, kCaptures}) {
-    if (!IsWorthAMerge(*database, family, ids, directory_)) continue;
+    if (!IsWorthAMerge(database, family, ids, directory_)) continue;
     if (!MayFlush()) return;
-    (void)database->db->CompactRange(MergeOptions(), database->families[family], nullptr, nullptr);
+    (void)database.db->CompactRange(MergeOptions(), database.families[family], nullptr, nullptr);
   }
 }
 
 // Takes the tombstones out of the parts of the catalogue that are scanned as a whole.
 void Reclaimer::MergeCatalogue() {
-  const auto database = database_.Pin();
-  if (database == nullptr) return;
+  const auto pinned = database_.Pin();
+  if (!pinned.ok()) return;
+  const Database& database = **pinned;
   for (const auto& [begin, end] : {std::pair("g", "h"), std::pair("m", "n"), std::pair("r", "s")}) {
     const rocksdb::Slice first(begin), last(end);
     if (!MayFlush()) return;
-    (void)database->db->CompactRange(MergeOptions(), database->families[kCatalogue], &first, &last);
+    (void)database.db->CompactRange(MergeOptions(), database.families[kCatalogue], &first, &last);
   }
 }
 

@@ -30,12 +30,9 @@ Status RecoverableDatabase::Open() {
   return on_opened_(*database_);
 }
 
-std::shared_ptr<Database> RecoverableDatabase::Pin() {
+Result<std::shared_ptr<Database>> RecoverableDatabase::Pin() {
   MutexLock lock(mutex_);
-  return database_;
-}
-
-Status RecoverableDatabase::Closed() {
+  if (database_ != nullptr) return database_;
   return Status(Code::kUnavailable,
                 "use the store: it could not be opened again after its disk was full, or "
                 "descriptors ran out; free some, and it opens by itself");

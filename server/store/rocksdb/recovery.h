@@ -38,11 +38,9 @@ class RecoverableDatabase {
   // Call once, before anything else.
   Status Open();
 
-  // Keeps RocksDB open while the pointer exists; null: it could not be opened again. Do not hold it
-  // while waiting for something that needs Recover.
-  std::shared_ptr<Database> Pin();
-  // The status to return if Pin returned null.
-  static Status Closed();
+  // Keeps RocksDB open while the pointer exists. Do not hold it while waiting for something that
+  // needs Recover. kUnavailable: it could not be opened again.
+  Result<std::shared_ptr<Database>> Pin();
 
   // After a failed write, part of which may have reached the disk, nothing is written until the
   // store is opened again. `frees_space`: tries the write anyway; RocksDB refuses it if more than a

@@ -42,8 +42,7 @@ void Delete(const Database& database, rocksdb::WriteBatch& batch, AttemptId id) 
 
 Status HideAttempts(RecoverableDatabase& store, Aliases& aliases, LiveAttempts& live,
                     std::span<const AttemptId> ids) {
-  const auto database = store.Pin();
-  if (database == nullptr) return store.Closed();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto database, store.Pin());
   STATCOLLECT_ASSIGN_OR_RETURN(
       const auto attempts,
       ReadValues<AttemptMeta>(*database, "attempts", kCatalogue, AllAttempts()));
@@ -72,8 +71,7 @@ Status HideAttempts(RecoverableDatabase& store, Aliases& aliases, LiveAttempts& 
 
 Result<std::vector<AttemptId>> DeleteHidden(RecoverableDatabase& store, Aliases& aliases,
                                             const std::function<bool()>& stopped) {
-  const auto database = store.Pin();
-  if (database == nullptr) return store.Closed();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto database, store.Pin());
   auto going = HiddenAttempts(*database);
   if (!going.ok() || going->empty()) return going;
   STATCOLLECT_RETURN_IF_ERROR(aliases.TakeOver(*database, *going, stopped));

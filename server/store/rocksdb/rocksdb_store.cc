@@ -122,28 +122,26 @@ class RocksDbStore final : public Store {
 
   std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank,
                                       StepBounds steps) override {
-    auto database = database_.Pin();
-    if (database == nullptr) return std::make_unique<PinnedScan>(database_.Closed());
-    auto scan = ScanBlocks(*database->db, StatFamiliesOf(*database), attempt, rank, steps);
-    return std::make_unique<PinnedScan>(std::move(database), std::move(scan));
+    auto pinned = database_.Pin();
+    if (!pinned.ok()) return std::make_unique<PinnedScan>(pinned.status());
+    const Database& database = **pinned;
+    auto scan = ScanBlocks(*database.db, StatFamiliesOf(database), attempt, rank, steps);
+    return std::make_unique<PinnedScan>(*std::move(pinned), std::move(scan));
   }
   Status VisitSeries(AttemptId attempt, std::uint32_t rank, std::uint32_t activation,
                      StepBounds steps, const Visitor<StatPoint>& visitor) override {
-    const auto database = database_.Pin();
-    if (database == nullptr) return database_.Closed();
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto database, database_.Pin());
     return statcollect::VisitSeries(*database->db, StatFamiliesOf(*database), attempt, rank,
                                     activation, steps, series_asked_, visitor);
   }
   Status VisitStatSteps(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                         const Visitor<std::uint64_t>& visitor) override {
-    const auto database = database_.Pin();
-    if (database == nullptr) return database_.Closed();
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto database, database_.Pin());
     return statcollect::VisitStatSteps(*database, attempt, rank, steps, visitor);
   }
   Status VisitRecords(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                       RecordVisitor visitor) override {
-    const auto database = database_.Pin();
-    if (database == nullptr) return database_.Closed();
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto database, database_.Pin());
     const auto values = [&](const char* what, Family family, const auto& of) {
       return VisitValues(*database, what + OfRank(attempt, rank), family,
                          RankRange(attempt, rank, steps), of);
@@ -172,12 +170,14 @@ class RocksDbStore final : public Store {
   }
   Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
                                      std::uint32_t activation, std::uint32_t offset) override {
-    const auto database = database_.Pin();
-    if (database == nullptr) return database_.Closed();
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto database, database_.Pin());
     return ReadCaptureChunk(*database, attempt, rank, step, activation, offset);
   }
 
-  Result<StoreUsage> Usage() override { return MeasureUsage(directory_, database_.Pin().get()); }
+  Result<StoreUsage> Usage() override {
+    const auto database = database_.Pin();
+    return MeasureUsage(directory_, database.ok() ? database->get() : nullptr);
+  }
   bool fsync() const override { return fsync_; }
   StoreIdentity identity() const override { return identity_; }
   Result<CheckpointReport> Checkpoint(const std::string& directory) override {
