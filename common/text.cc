@@ -3,6 +3,8 @@
 namespace statcollect {
 namespace {
 
+constexpr std::string_view kHexDigits = "0123456789abcdef";
+
 // The first eight ranges; `end` is what follows if there are more.
 template <typename Number>
 std::string RangesText(const std::vector<Number>& ascending, const std::string& end) {
@@ -21,6 +23,22 @@ std::string RangesText(const std::vector<Number>& ascending, const std::string& 
 }
 
 }  // namespace
+
+std::string HexOf(std::span<const std::uint8_t> bytes) {
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (const std::uint8_t byte : bytes) {
+    text += kHexDigits[byte >> 4];
+    text += kHexDigits[byte & 15];
+  }
+  return text;
+}
+
+std::string HexOf(std::uint64_t number) {
+  std::string text = "0x";
+  for (int shift = 60; shift >= 0; shift -= 4) text += kHexDigits[number >> shift & 15];
+  return text;
+}
 
 std::string RanksText(const std::vector<std::uint32_t>& ascending) {
   return RangesText(ascending, " and others");

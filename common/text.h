@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +42,11 @@ inline std::string Counted(std::uint64_t n, std::string_view noun) {
 inline double Unsigned(double value) {
   return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
 }
+
+// Two lower-case hexadecimal digits for each byte.
+std::string HexOf(std::span<const std::uint8_t> bytes);
+// Of all 16, after "0x".
+std::string HexOf(std::uint64_t number);
 
 // "0-3, 7" for 0 1 2 3 7; "none" for nothing. The first eight ranges, then "and others".
 std::string RanksText(const std::vector<std::uint32_t>& ascending);

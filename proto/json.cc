@@ -4,9 +4,12 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string_view>
 
 #include <google/protobuf/descriptor.h>
+
+#include "common/text.h"
 
 namespace statcollect {
 namespace {
@@ -17,24 +20,7 @@ using google::protobuf::Message;
 using google::protobuf::Reflection;
 using Json = nlohmann::ordered_json;
 
-constexpr char kHexDigits[] = "0123456789abcdef";
 constexpr std::string_view kZeroSuffix = "UNSPECIFIED";
-
-std::string HexOfBytes(std::string_view bytes) {
-  std::string text;
-  text.reserve(bytes.size() * 2);
-  for (const char c : bytes) {
-    text += kHexDigits[static_cast<unsigned char>(c) >> 4];
-    text += kHexDigits[static_cast<unsigned char>(c) & 15];
-  }
-  return text;
-}
-
-std::string HexOfHash(std::uint64_t hash) {
-  std::string text = "0x";
-  for (int shift = 60; shift >= 0; shift -= 4) text += kHexDigits[(hash >> shift) & 15];
-  return text;
-}
 
 Json OfDouble(double value) {
   if (std::isnan(value)) return "NaN";
@@ -49,13 +35,13 @@ Json OfEnum(const EnumDescriptor& type, int value) {
 }
 
 Json OfUint64(const FieldDescriptor& field, std::uint64_t value) {
-  if (field.type() == FieldDescriptor::TYPE_FIXED64) return HexOfHash(value);
+  if (field.type() == FieldDescriptor::TYPE_FIXED64) return HexOf(value);
   return value;
 }
 
 Json OfString(const FieldDescriptor& field, const std::string& value) {
-  if (field.type() == FieldDescriptor::TYPE_BYTES) return HexOfBytes(value);
-  return value;
+  if (field.type() != FieldDescriptor::TYPE_BYTES) return value;
+  return HexOf(std::span(reinterpret_cast<const std::uint8_t*>(value.data()), value.size()));
 }
 
 // Value of a field that is neither repeated nor absent.

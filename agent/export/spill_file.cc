@@ -14,6 +14,7 @@
 #include "common/names.h"
 #include "common/read_at.h"
 #include "common/ring_format.h"
+#include "common/text.h"
 
 namespace statcollect {
 namespace {
@@ -32,12 +33,7 @@ Status ReadExactly(int fd, std::uint64_t offset, std::size_t size, std::string* 
 
 std::string SpillPath(const std::string& folder, std::uint32_t rank, const SessionId& session,
                       std::string_view suffix) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string name = "rank" + std::to_string(rank) + "-";
-  for (const std::uint8_t byte : session) {
-    name += kDigits[byte >> 4];
-    name += kDigits[byte & 15];
-  }
+  const std::string name = "rank" + std::to_string(rank) + "-" + HexOf(session);
   return (std::filesystem::path(folder) / (name + std::string(suffix))).string();
 }
 

@@ -20,15 +20,6 @@ constexpr std::string_view kPrefix = "stc_";
 constexpr std::string_view kDigits = "0123456789abcdef";
 constexpr std::string_view kScheme = "bearer";
 
-std::string Hex(std::span<const std::uint8_t> bytes) {
-  std::string text;
-  for (const std::uint8_t byte : bytes) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
-
 bool IsHex(std::string_view text) {
   return text.find_first_not_of(kDigits) == std::string_view::npos;
 }
@@ -44,7 +35,7 @@ Result<std::string> RandomHex(std::size_t digits) {
       return Status(Code::kInternal, "make a secret: the system gave no random bytes");
     filled += static_cast<std::size_t>(std::max<ssize_t>(got, 0));
   }
-  return Hex(random);
+  return HexOf(random);
 }
 
 Result<std::string> MakeToken() {
@@ -87,7 +78,7 @@ bool Equal(const Digest& a, const Digest& b) {
   return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-std::string ToHex(const Digest& digest) { return Hex(digest); }
+std::string ToHex(const Digest& digest) { return HexOf(digest); }
 
 std::optional<Digest> DigestFromHex(std::string_view text) {
   Digest digest{};

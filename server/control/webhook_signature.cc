@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <span>
 #include <system_error>
 
 #include <openssl/evp.h>
@@ -14,6 +15,7 @@
 
 #include "common/names.h"
 #include "common/secret_mode.h"
+#include "common/text.h"
 
 namespace statcollect {
 namespace {
@@ -62,13 +64,7 @@ std::string WebhookSignature(std::string_view secret, std::int64_t unix_seconds,
   HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
        reinterpret_cast<const unsigned char*>(signed_text.data()), signed_text.size(),
        digest.data(), &size);
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text = "v1=";
-  for (unsigned i = 0; i < size; ++i) {
-    text += kDigits[digest[i] >> 4];
-    text += kDigits[digest[i] & 15];
-  }
-  return text;
+  return "v1=" + HexOf(std::span(digest).first(size));
 }
 
 }  // namespace statcollect

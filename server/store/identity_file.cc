@@ -9,6 +9,7 @@
 #include <random>
 
 #include "common/parse.h"
+#include "common/text.h"
 #include "server/store/format_file.h"
 
 namespace statcollect {
@@ -21,16 +22,6 @@ std::uint64_t RandomNumber() {
   std::uint64_t number = 0;
   while (number == 0) number = (std::uint64_t{device()} << 32) | device();
   return number;
-}
-
-std::string ToHex(const StoreIdentity& identity) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (const std::uint8_t byte : identity.id) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
 }
 
 bool ParseHex(const std::string& text, StoreIdentity* identity) {
@@ -49,7 +40,7 @@ Status Failed(const char* attempted, const std::string& path) {
 Status Write(const std::string& directory, const StoreIdentity& identity) {
   const std::string path = directory + kName, temporary = path + ".new";
   std::ofstream out(temporary, std::ios::trunc);
-  out << "statcollect identity " << ToHex(identity) << " " << identity.epoch << "\n";
+  out << "statcollect identity " << HexOf(identity.id) << " " << identity.epoch << "\n";
   out.close();
   if (!out || !SyncPath(temporary)) return Failed("write", temporary);
   if (std::rename(temporary.c_str(), path.c_str()) != 0 || !SyncPath(directory))

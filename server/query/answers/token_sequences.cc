@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "common/text.h"
 #include "server/query/answers/token_chains.h"
 #include "server/query/compare/heat_cell.h"
 
@@ -18,12 +19,6 @@ const Row* FindKey(const std::vector<Row>& rows, std::uint64_t key) {
       std::lower_bound(rows.begin(), rows.end(), key,
                        [](const Row& row, std::uint64_t wanted) { return row.key < wanted; });
   return found != rows.end() && found->key == key ? &*found : nullptr;
-}
-
-std::string HexOf(std::uint64_t key) {
-  std::string text = "0x";
-  for (int shift = 60; shift >= 0; shift -= 4) text += "0123456789abcdef"[key >> shift & 15];
-  return text;
 }
 
 std::vector<PlacedToken> TokensOf(const std::vector<ComparedTap>& taps) {

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "common/names.h"
+#include "common/text.h"
 #include "server/store/byte_io.h"
 #include "server/store/clickhouse/entries.h"
 #include "server/store/clickhouse/schema.h"
@@ -13,16 +14,6 @@ namespace {
 
 constexpr char kShardPlaceKey[] = "shard";
 
-std::string HexOf(const StoreIdentity& identity) {
-  constexpr char kHex[] = "0123456789abcdef";
-  std::string hex;
-  for (const std::uint8_t byte : identity.id) {
-    hex += kHex[byte >> 4];
-    hex += kHex[byte & 15];
-  }
-  return hex;
-}
-
 // "2 of 3 shards", then the identities: of the first shard all, of the others the first, whose list
 // counts.
 std::string TextOf(const ShardPlace& place) {
@@ -30,7 +21,7 @@ std::string TextOf(const ShardPlace& place) {
       std::to_string(place.number) + " of " + std::to_string(place.identities.size()) + " shards";
   if (place.identities.size() == 1) return text;
   for (const StoreIdentity& identity : place.identities) {
-    text += " " + HexOf(identity);
+    text += " " + HexOf(identity.id);
     if (place.number > 1) break;
   }
   return text;
