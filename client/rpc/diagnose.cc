@@ -18,6 +18,7 @@
 
 #include "client/rpc/collector.h"
 #include "common/names.h"
+#include "common/owned_fd.h"
 #include "common/unix_address.h"
 #include "tls/probe.h"
 
@@ -29,43 +30,37 @@ constexpr std::chrono::milliseconds kTlsTime{2000};
 constexpr std::string_view kNameIt =
     "name the collector with --collector HOST:PORT or STATCTL_COLLECTOR";
 
-// A socket that is closed at the end.
 class Socket {
  public:
   explicit Socket(const addrinfo& to)
       : fd_(socket(to.ai_family, to.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, to.ai_protocol)) {}
-  ~Socket() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
 
   // 0, or why not: ETIMEDOUT after kConnectMillis.
   int Connect(const addrinfo& to) const {
-    if (fd_ < 0) return errno;
-    if (connect(fd_, to.ai_addr, to.ai_addrlen) == 0) return 0;
+    if (fd_.get() < 0) return errno;
+    if (connect(fd_.get(), to.ai_addr, to.ai_addrlen) == 0) return 0;
     if (errno != EINPROGRESS) return errno;
     if (!Await(POLLOUT, kConnectMillis)) return ETIMEDOUT;
     int error = 0;
     socklen_t size = sizeof error;
-    return getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
+    return getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
   }
   // The beginning of what it says to a request of HTTP/1; empty if it says nothing.
   std::string AnswerToHttp() const {
     constexpr std::string_view kRequest = "HEAD / HTTP/1.0\r\n\r\n";
-    if (send(fd_, kRequest.data(), kRequest.size(), MSG_NOSIGNAL) < 0) return {};
+    if (send(fd_.get(), kRequest.data(), kRequest.size(), MSG_NOSIGNAL) < 0) return {};
     std::array<char, 64> answer{};
     if (!Await(POLLIN, kAnswerMillis)) return {};
-    const ssize_t got = recv(fd_, answer.data(), answer.size(), 0);
+    const ssize_t got = recv(fd_.get(), answer.data(), answer.size(), 0);
     return got > 0 ? std::string(answer.data(), static_cast<std::size_t>(got)) : std::string();
   }
 
  private:
   bool Await(short what, int millis) const {
-    pollfd ready{.fd = fd_, .events = what, .revents = 0};
+    pollfd ready{.fd = fd_.get(), .events = what, .revents = 0};
     return poll(&ready, 1, millis) > 0;
   }
-  const int fd_;
+  const OwnedFd fd_;
 };
 
 // Whether an answer begins with a settings frame, as that of each HTTP/2 server does: 3 bytes of

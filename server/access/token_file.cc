@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "common/names.h"
+#include "common/owned_fd.h"
 #include "common/parse.h"
 #include "common/project.h"
 #include "common/secret_mode.h"
@@ -21,20 +22,6 @@ namespace {
 constexpr std::string_view kHead =
     "# Tokens of statcollectord, only their hashes. Change it with: statcollectord token create | "
     "revoke\n";
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  const int fd_;
-};
 
 std::string ErrorText() { return std::generic_category().message(errno); }
 
@@ -104,7 +91,7 @@ Status WriteAll(int fd, std::string_view text) {
 Status Replace(const std::string& path, const std::string& text) {
   const std::string beside = path + ".new";
   (void)unlink(beside.c_str());  // of a change that was cut off
-  const Descriptor file(
+  const OwnedFd file(
       open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (file.get() < 0) return Cannot("write tokens: create", beside);
   if (const Status written = WriteAll(file.get(), text); !written.ok()) {
@@ -114,7 +101,7 @@ Status Replace(const std::string& path, const std::string& text) {
   if (rename(beside.c_str(), path.c_str()) != 0) return Cannot("write tokens: rename to", path);
   const std::size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  const Descriptor directory(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const OwnedFd directory(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory.get() >= 0) (void)fsync(directory.get());
   return Status::Ok();
 }
@@ -156,7 +143,7 @@ std::string FormatTokens(const TokenRecords& records) {
 }
 
 Result<TokenRecords> ReadTokens(const std::string& path) {
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  const OwnedFd file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (file.get() < 0) {
     const Code code = errno == ENOENT ? Code::kNotFound : Code::kPermissionDenied;
     return Status(code, "read tokens: open " + Printable(path) + ": " + ErrorText());
@@ -183,7 +170,7 @@ Result<TokenRecords> ReadTokens(const std::string& path) {
 
 Status ChangeTokens(const std::string& path, const std::function<Status(TokenRecords&)>& change) {
   const std::string lock_path = path + ".lock";
-  const Descriptor lock(open(lock_path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  const OwnedFd lock(open(lock_path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (lock.get() < 0 || flock(lock.get(), LOCK_EX) != 0)
     return Cannot("change tokens: lock", lock_path);
   auto records = ReadTokens(path);

@@ -8,25 +8,12 @@
 #include <system_error>
 
 #include "common/names.h"
+#include "common/owned_fd.h"
 
 namespace statcollect::api {
 namespace {
 
 constexpr std::size_t kPathBytesMax = 4096;
-
-class Folder {
- public:
-  explicit Folder(int descriptor) : descriptor_(descriptor) {}
-  ~Folder() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  int get() const { return descriptor_; }
-
- private:
-  const int descriptor_;
-};
 
 std::string LastError() { return std::generic_category().message(errno); }
 
@@ -70,9 +57,9 @@ Result<std::string> CheckpointTarget(const std::string& asked, const std::string
                       "and '-', because the collector has a --checkpoint-root; the checkpoint then "
                       "lies below that folder");
   }
-  const Folder root(open(root_path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const OwnedFd root(open(root_path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   STATCOLLECT_RETURN_IF_ERROR(CheckRoot(root.get(), root_path));
-  const Folder existing(
+  const OwnedFd existing(
       openat(root.get(), asked.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (existing.get() < 0 && errno != ENOENT) {
     return Status(Code::kFailedPrecondition,
