@@ -24,6 +24,16 @@ std::string RangesText(const std::vector<Number>& ascending, const std::string& 
 
 }  // namespace
 
+std::vector<std::string_view> AllPartsOf(std::string_view text, std::string_view separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const std::size_t at = text.find(separator);
+    parts.push_back(text.substr(0, at));
+    if (at == std::string_view::npos) return parts;
+    text.remove_prefix(at + separator.size());
+  }
+}
+
 std::string HexOf(std::span<const std::uint8_t> bytes) {
   std::string text;
   text.reserve(2 * bytes.size());

@@ -33,6 +33,9 @@ inline std::vector<std::string_view> PartsOf(std::string_view text, char separat
   return parts;
 }
 
+// All parts between separators, blank ones too; at least one.
+std::vector<std::string_view> AllPartsOf(std::string_view text, std::string_view separator);
+
 // "1 record", "2 records". For nouns whose plural is an s.
 inline std::string Counted(std::uint64_t n, std::string_view noun) {
   return std::to_string(n) + " " + std::string(noun) + (n == 1 ? "" : "s");

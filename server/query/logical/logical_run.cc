@@ -214,13 +214,7 @@ Status LogicalRun::Classify() {
     if (steps.size() > kStepsLookedAt) steps.resize(kStepsLookedAt);
     for (const std::uint64_t number : steps) {
       Step step;
-      for (std::size_t i = 0; i < attempt.members.size(); ++i) {
-        const auto scan = store_.ScanStats(attempt.id, attempt.members[i].rank,
-                                           {.first = number, .last = number});
-        while (scan->NextHead() && scan->Load(/*sketches=*/false, &step.NewBlock()))
-          STATCOLLECT_RETURN_IF_ERROR(Add(attempt, i, step));
-        STATCOLLECT_RETURN_IF_ERROR(scan->status());
-      }
+      STATCOLLECT_RETURN_IF_ERROR(ReadStep(attempt, number, /*sketches=*/false, step));
       for (const auto& [id, parts] : step.parts) {
         Judge(attempt.activations[id], parts, &replicated);
         if (number == steps.front()) CountElements(attempt.activations[id], parts);
@@ -343,17 +337,13 @@ Status LogicalRun::Add(Attempt& attempt, std::size_t index, Step& step) {
     ReaderLock lock(mutex_);
     defined = IsDefined(member, block);
   }
-  if (!defined) {
-    WriterLock lock(mutex_);
-    STATCOLLECT_RETURN_IF_ERROR(Grow(attempt));
-    Define(attempt);
-    if (!IsDefined(member, block)) {
-      return {Code::kDataLoss,
-              "merge the ranks of run '" + run_ + "': rank " + std::to_string(member.rank) +
-                  " has a record without a definition; the store is damaged; restore a checkpoint"};
-    }
-  }
+  if (!defined) STATCOLLECT_RETURN_IF_ERROR(ReadDefinitionsAgain(attempt));
   ReaderLock lock(mutex_);
+  if (!defined && !IsDefined(member, block)) {
+    return {Code::kDataLoss,
+            "merge the ranks of run '" + run_ + "': rank " + std::to_string(member.rank) +
+                " has a record without a definition; the store is damaged; restore a checkpoint"};
+  }
   for (std::size_t i = 0; i < block.size(); ++i) {
     const std::uint32_t id = member.logical[block.activation[i]];
     if (id == kHidden) continue;
@@ -361,6 +351,17 @@ Status LogicalRun::Add(Attempt& attempt, std::size_t index, Step& step) {
         MakePart(member, block.activation[i], block.layout[i], &block.stats[i], block.order[i]);
     part.sketch = block.SketchOf(i);
     step.PartsOf(id).push_back(part);
+  }
+  return Status::Ok();
+}
+
+Status LogicalRun::ReadStep(Attempt& attempt, std::uint64_t number, bool sketches, Step& step) {
+  for (std::size_t i = 0; i < attempt.members.size(); ++i) {
+    const auto scan =
+        store_.ScanStats(attempt.id, attempt.members[i].rank, {.first = number, .last = number});
+    while (scan->NextHead() && scan->Load(sketches, &step.NewBlock()))
+      STATCOLLECT_RETURN_IF_ERROR(Add(attempt, i, step));
+    STATCOLLECT_RETURN_IF_ERROR(scan->status());
   }
   return Status::Ok();
 }
@@ -471,13 +472,7 @@ std::uint32_t LogicalRun::Intern(Attempt& attempt, const Layout& layout) {
 Result<LogicalRun::HeldParts> LogicalRun::ReadParts(std::uint64_t number, const IsWanted& wanted) {
   for (auto attempt = attempts_.rbegin(); attempt != attempts_.rend(); ++attempt) {
     Step step;
-    for (std::size_t i = 0; i < attempt->members.size(); ++i) {
-      const auto scan = store_.ScanStats(attempt->id, attempt->members[i].rank,
-                                         {.first = number, .last = number});
-      while (scan->NextHead() && scan->Load(/*sketches=*/true, &step.NewBlock()))
-        STATCOLLECT_RETURN_IF_ERROR(Add(*attempt, i, step));
-      STATCOLLECT_RETURN_IF_ERROR(scan->status());
-    }
+    STATCOLLECT_RETURN_IF_ERROR(ReadStep(*attempt, number, /*sketches=*/true, step));
     ReaderLock lock(mutex_);
     for (auto& [id, parts] : step.parts) {
       if (wanted(attempt->activations[id].key))

@@ -200,6 +200,8 @@ class LogicalRun : public RunReader {
       STATCOLLECT_REQUIRES(mutex_);
   Attempt* Find(AttemptId id);
   const std::vector<Member>& MembersOf(AttemptId attempt);  // empty: no such attempt
+  Status ReadStep(Attempt& attempt, std::uint64_t number, bool sketches,
+                  Step& step);  // of all ranks
   // Adds a rank's records, which are in the step's last block. Reads definitions again if it must.
   Status Add(Attempt& attempt, std::size_t member, Step& step);
   Status ReadDefinitionsAgain(Attempt& attempt);  // of a run that is live

@@ -54,19 +54,10 @@ std::vector<std::uint32_t> ReplicaCheck::ComparedKeys(const GroupStep& at,
   std::vector<std::uint32_t> compared;
   for (std::uint32_t id = 0; id < keys_.size(); ++id) {
     if (!IsCompared(keys_[id], layout_)) continue;
-    const TensorCell* first = nullptr;
-    bool same = true, two = false;
-    for (const auto& cells : at.cells) {
-      const TensorCell& cell = cells[id];
-      if (!cell.present) continue;
-      two = first != nullptr;
-      if (first == nullptr) first = &cell;
-      same = same && cell.hash == first->hash && cell.layout == first->layout;
-      if (!same && two) break;
-    }
-    if (!two) continue;
+    const Consensus found = ConsensusOf(id, /*bits=*/true, at);
+    if (found.present < 2) continue;
     compared.push_back(id);
-    equal += same ? 1 : 0;
+    equal += found.same_bits ? 1 : 0;
   }
   *mostly_equal = equal * 2 >= compared.size();
   return compared;
@@ -218,16 +209,9 @@ ReplicaCheck::OddRanks ReplicaCheck::WhoKeptOld(std::uint32_t id, const GroupSte
 // Gradients that are reduced later, inside the optimizer; the weights still agree.
 bool ReplicaCheck::IsExcused(std::uint32_t id, const GroupStep& at) const {
   if (keys_[id].role != TensorRole::kGradient || keys_[id].weight < 0) return false;
-  const auto weight = static_cast<std::size_t>(keys_[id].weight);
-  const TensorCell* first = nullptr;
-  for (std::size_t i = 0; i < at.ranks->size(); ++i) {
-    const TensorCell& cell = at.cells[i][weight];
-    if (!cell.present ||
-        (first != nullptr && (cell.hash != first->hash || cell.layout != first->layout)))
-      return false;
-    first = &cell;
-  }
-  return first != nullptr;
+  const auto weight = static_cast<std::uint32_t>(keys_[id].weight);
+  const Consensus found = ConsensusOf(weight, /*bits=*/true, at);
+  return found.present == at.ranks->size() && found.same_bits;
 }
 
 std::string ReplicaCheck::Conclude(std::uint32_t world_size) {

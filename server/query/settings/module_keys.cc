@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/text.h"
 #include "server/query/reports.h"
 #include "server/query/settings/config_diff.h"
 #include "server/query/settings/dotted.h"
@@ -70,28 +71,18 @@ struct Listed {
   std::vector<std::string_view> modules;
 };
 
-std::vector<std::string_view> SplitList(std::string_view text, std::string_view separator) {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const std::size_t at = text.find(separator);
-    parts.push_back(text.substr(0, at));
-    if (at == std::string_view::npos) return parts;
-    text.remove_prefix(at + separator.size());
-  }
-}
-
 // Nothing: some values are not shown.
 std::optional<std::vector<Listed>> ParseSummary(std::string_view summary,
                                                 std::string_view pattern) {
   std::vector<Listed> listed;
-  for (const std::string_view part : SplitList(summary, "; ")) {
+  for (const std::string_view part : AllPartsOf(summary, "; ")) {
     if (part.find(" more values, hash ") != std::string_view::npos) return std::nullopt;
     const std::size_t times = part.rfind(" x "), open = part.rfind(" (");
     if (times != std::string_view::npos && IsNumber(part.substr(times + 3))) {
       listed.push_back({.value = part.substr(0, times), .modules = {}});
     } else if (open != std::string_view::npos && part.ends_with(')')) {
       Listed entry{.value = part.substr(0, open),
-                   .modules = SplitList(part.substr(open + 2, part.size() - open - 3), ", ")};
+                   .modules = AllPartsOf(part.substr(open + 2, part.size() - open - 3), ", ")};
       const bool places = std::all_of(
           entry.modules.begin(), entry.modules.end(),
           [&](std::string_view name) { return Matches(pattern, PlaceOf(pattern, name)); });

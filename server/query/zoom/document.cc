@@ -7,21 +7,13 @@
 #include <string_view>
 #include <utility>
 
+#include "common/text.h"
+
 namespace statcollect::query {
 namespace {
 
 constexpr std::string_view kZoomEvent = "zoom";
 constexpr std::size_t kOperatorFields = 8;  // before the arguments
-
-std::vector<std::string_view> Split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const std::size_t at = text.find(separator);
-    parts.push_back(text.substr(0, at));
-    if (at == std::string_view::npos) return parts;
-    text.remove_prefix(at + 1);
-  }
-}
 
 template <typename T>
 std::optional<T> NumberOf(std::string_view text) {
@@ -85,7 +77,7 @@ ZoomArgument ArgumentOf(std::string_view text) {
 
 // False: it is not such a line.
 bool AddLine(std::string_view line, ZoomDocument& document) {
-  const auto fields = Split(line, '|');
+  const auto fields = AllPartsOf(line, "|");
   if (fields[0] == "out" && fields.size() == 3) {
     const auto ref = fields[2].starts_with('&') ? RefAt(fields[2]) : std::nullopt;
     if (ref) document.outputs.push_back({.label = std::string(fields[1]), .ref = ref->first});
@@ -108,7 +100,8 @@ bool AddLine(std::string_view line, ZoomDocument& document) {
                     .random = std::string(fields[6]),
                     .results = {},
                     .arguments = {}};
-  for (const std::string_view result : Split(fields[7], ';')) made.results.emplace_back(result);
+  for (const std::string_view result : AllPartsOf(fields[7], ";"))
+    made.results.emplace_back(result);
   for (std::size_t i = kOperatorFields; i < fields.size(); ++i)
     made.arguments.push_back(ArgumentOf(fields[i]));
   document.operators.push_back(std::move(made));
@@ -141,7 +134,7 @@ ZoomDocument DocumentOf(std::vector<const EventRecord*> events) {
   for (const EventRecord* event : events) {
     for (const auto& [name, piece] : event->fields) {  // sorted by name
       if (!IsPiece(name)) continue;
-      for (const std::string_view line : Split(piece, '~'))
+      for (const std::string_view line : AllPartsOf(piece, "~"))
         document.unreadable += AddLine(line, document) ? 0 : 1;
     }
   }
