@@ -421,8 +421,7 @@ Status CheckListen(const RawFlags& raw, DaemonConfig& config) {
                   Printable(address) +
                   "'; expected at most one HOST:PORT and one unix:/PATH; leave one out"};
     if (socket) {
-      STATCOLLECT_ASSIGN_OR_RETURN(auto path, SocketPath("--listen", address));
-      config.socket.path = std::move(path);
+      STATCOLLECT_ASSIGN_OR_RETURN(config.socket.path, SocketPath("--listen", address));
       continue;
     }
     STATCOLLECT_ASSIGN_OR_RETURN(config.listen, ParseEndpoint("--listen", address));
@@ -447,22 +446,18 @@ Status Check(const RawFlags& raw, DaemonConfig& config) {
         "--http: found '" + Printable(raw.http) +
             "'; expected HOST:PORT or off: browsers do not use sockets; only --listen takes one"};
   if (raw.http != "off") {
-    STATCOLLECT_ASSIGN_OR_RETURN(auto http, ParseEndpoint("--http", raw.http));
-    config.http = http;
+    STATCOLLECT_ASSIGN_OR_RETURN(config.http, ParseEndpoint("--http", raw.http));
   }
   config.fsync = raw.durability == "fsync";
-  STATCOLLECT_ASSIGN_OR_RETURN(auto retention, ParseDuration("--retention", raw.retention));
-  config.retention = retention;
-  STATCOLLECT_ASSIGN_OR_RETURN(auto max_disk, ParseDiskLimit("--max-disk", raw.max_disk));
-  config.max_disk = max_disk;
+  STATCOLLECT_ASSIGN_OR_RETURN(config.retention, ParseDuration("--retention", raw.retention));
+  STATCOLLECT_ASSIGN_OR_RETURN(config.max_disk, ParseDiskLimit("--max-disk", raw.max_disk));
   STATCOLLECT_ASSIGN_OR_RETURN(
       config.query_scan_bytes_max,
       ParseSize("--query-scan-max", raw.query_scan_max, ~std::uint64_t{0}));
   for (const auto& [flag, text, rate] :
        {std::tuple("--token-rate-max", &raw.token_rate_max, &config.token_rate_max),
         std::tuple("--ingest-rate-max", &raw.ingest_rate_max, &config.ingest_rate_max)}) {
-    STATCOLLECT_ASSIGN_OR_RETURN(const auto parsed, ParseSize(flag, *text, 0));
-    *rate = parsed;
+    STATCOLLECT_ASSIGN_OR_RETURN(*rate, ParseSize(flag, *text, 0));
   }
   STATCOLLECT_RETURN_IF_ERROR(CheckStore(config));
   STATCOLLECT_RETURN_IF_ERROR(CheckProjectLimits(raw, config));

@@ -132,8 +132,7 @@ Status IngestSession::Reload(Store& store, AttemptId attempt) {
 }
 
 Status IngestSession::ReloadLastStep(Store& store, AttemptId attempt) {
-  STATCOLLECT_ASSIGN_OR_RETURN(auto last, FindLastStatStep(store, attempt, meta_));
-  stat_step_ = last;
+  STATCOLLECT_ASSIGN_OR_RETURN(stat_step_, FindLastStatStep(store, attempt, meta_));
   if (!stat_step_) return Status::Ok();
   const auto scan =
       store.ScanStats(attempt, meta_.info.rank, {.first = *stat_step_, .last = *stat_step_});

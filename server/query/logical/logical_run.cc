@@ -90,8 +90,7 @@ Status LogicalRun::Read() {
   for (const AttemptMeta& meta : attempts) {
     Attempt& attempt = attempts_.emplace_back();
     attempt.id = meta.id;
-    STATCOLLECT_ASSIGN_OR_RETURN(auto ranks, store_.Ranks(meta.id));
-    attempt.ranks = std::move(ranks);
+    STATCOLLECT_ASSIGN_OR_RETURN(attempt.ranks, store_.Ranks(meta.id));
     for (const auto& [rank, of] : attempt.ranks) attempt.members.emplace_back().rank = rank;
     WriterLock lock(mutex_);
     STATCOLLECT_RETURN_IF_ERROR(Grow(attempt));
@@ -569,8 +568,7 @@ Result<std::vector<StatPoint>> LogicalRun::ActivationSeries(AttemptId attempt_id
   }
   for (OfRank& of : read) {
     STATCOLLECT_ASSIGN_OR_RETURN(
-        auto points, store_.ActivationSeries(attempt_id, of.member->rank, of.id, steps));
-    of.points = std::move(points);
+        of.points, store_.ActivationSeries(attempt_id, of.member->rank, of.id, steps));
   }
   const bool grown = std::any_of(read.begin(), read.end(), [&](const OfRank& of) {
     ReaderLock lock(mutex_);

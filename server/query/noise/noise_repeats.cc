@@ -43,8 +43,7 @@ Result<std::unique_ptr<RepeatNoise>> RepeatNoise::Open(const OpenRun& open, RunV
     }
     STATCOLLECT_ASSIGN_OR_RETURN(auto view, open(run));
     auto repeat = std::make_unique<Repeat>(std::move(view));
-    STATCOLLECT_ASSIGN_OR_RETURN(auto steps, repeat->view.Steps(StepSet()));
-    repeat->steps = std::move(steps);
+    STATCOLLECT_ASSIGN_OR_RETURN(repeat->steps, repeat->view.Steps(StepSet()));
     const auto spot = noise->steps_a_.empty()
                           ? std::nullopt
                           : noise->Nearest(*repeat, noise->steps_a_.rbegin()->first);

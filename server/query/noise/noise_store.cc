@@ -150,8 +150,7 @@ Result<KnownNoise> OpenNoiseOfWhole(Store& store, RunView& a, const DiffRequest&
   KnownNoise known;
   STATCOLLECT_ASSIGN_OR_RETURN(auto twins, WantedTwins(store, a, request));
   if (const auto repeats = RepeatsAmong(twins); !repeats.empty()) {
-    STATCOLLECT_ASSIGN_OR_RETURN(auto floor, RepeatNoise::Open(open, a, repeats));
-    known.floor = std::move(floor);
+    STATCOLLECT_ASSIGN_OR_RETURN(known.floor, RepeatNoise::Open(open, a, repeats));
     known.source = NoiseSource{.runs = request.noise, .stored = false};
   }
   if (!twins.empty() && !request.exact)

@@ -138,12 +138,10 @@ Status Twins::ReadOf(Opened& twin, std::size_t attempt_a, std::uint32_t rank, st
   to.by_id.assign(of_a->activations.size(), nullptr);
   const std::size_t attempt = twin.steps.at(step);
   if (!twin.view.ranks(attempt).contains(rank)) return Status::Ok();
-  STATCOLLECT_ASSIGN_OR_RETURN(auto data, twin.view.Read(attempt, rank, step));
-  to.data = std::move(data);
+  STATCOLLECT_ASSIGN_OR_RETURN(to.data, twin.view.Read(attempt, rank, step));
   STATCOLLECT_ASSIGN_OR_RETURN(auto own, twin.view.Catalogue(attempt, rank));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto scalars,
+  STATCOLLECT_ASSIGN_OR_RETURN(to.scalars,
                                twin.view.Scalars(attempt, rank, {.first = step, .last = step}));
-  to.scalars = std::move(scalars);
   const Alignment& alignment = twin.aligner.For(rank, *of_a, *own);
   for (const Observation& seen : to.data.observations) {
     const std::uint32_t id = alignment.a_of(seen.def->id);

@@ -97,8 +97,7 @@ Status RankCheck::Choose() {
   }
   STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, StepSet::Parse(request_.steps));
   ChooseRanks();
-  STATCOLLECT_ASSIGN_OR_RETURN(auto steps, view_.Steps(wanted));
-  steps_ = std::move(steps);
+  STATCOLLECT_ASSIGN_OR_RETURN(steps_, view_.Steps(wanted));
   if (!steps_.empty())
     report_.steps = {{.first = steps_.begin()->first, .last = steps_.rbegin()->first}};
   STATCOLLECT_RETURN_IF_ERROR(ReadLayout());

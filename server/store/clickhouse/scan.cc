@@ -78,8 +78,7 @@ class ClickHouseScan final : public StatScan {
                   ": found other content than its row names; the store is damaged"};
     }
     if (block.reader.kind() != BlockReader::Kind::kRelative) return Status::Ok();
-    STATCOLLECT_ASSIGN_OR_RETURN(const auto found, frames_.FrameOf(block, window_sums_));
-    *frame = found;
+    STATCOLLECT_ASSIGN_OR_RETURN(*frame, frames_.FrameOf(block, window_sums_));
     return Status::Ok();
   }
 

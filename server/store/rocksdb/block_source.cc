@@ -116,8 +116,7 @@ Status BlockSource::ReadResolved(const StatKey& key, const BlockReader& reader, 
 
 Result<BlockReader> BlockSource::OpenKeyFrame(const StatKey& key, const StatKey& at,
                                               std::string* bytes) {
-  STATCOLLECT_ASSIGN_OR_RETURN(auto fetched, Fetch(at, "the key frame of " + What(key)));
-  *bytes = std::move(fetched);
+  STATCOLLECT_ASSIGN_OR_RETURN(*bytes, Fetch(at, "the key frame of " + What(key)));
   auto whole = BlockReader::Open(at, *bytes);
   if (!whole.ok() || whole->kind() == BlockReader::Kind::kWhole) return whole;
   return Status(
