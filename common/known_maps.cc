@@ -337,10 +337,8 @@ Result<std::string> KnownMap(std::string_view name) {
         return MapText(static_cast<Implementation>(a), static_cast<Implementation>(b)).Make();
     }
   }
-  std::string known;
-  for (const std::string& one : KnownMapNames()) known += (known.empty() ? "" : ", ") + one;
   return Status(Code::kNotFound, "map: found no built-in map '" + Printable(name) +
-                                     "'; known are " + known +
+                                     "'; known are " + Joined(KnownMapNames()) +
                                      "; or give a file of lines PATTERN -> NAME");
 }
 

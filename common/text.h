@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace statcollect {
@@ -35,6 +36,21 @@ inline std::vector<std::string_view> PartsOf(std::string_view text, char separat
 
 // All parts between separators, blank ones too; at least one.
 std::vector<std::string_view> AllPartsOf(std::string_view text, std::string_view separator);
+
+// "a, b, c"; numbers in decimal.
+template <typename Values>
+std::string Joined(const Values& values, std::string_view separator = ", ") {
+  std::string text;
+  for (const auto& value : values) {
+    if (!text.empty()) text += separator;
+    if constexpr (std::is_arithmetic_v<typename Values::value_type>) {
+      text += std::to_string(value);
+    } else {
+      text += value;
+    }
+  }
+  return text;
+}
 
 // "1 record", "2 records". For nouns whose plural is an s.
 inline std::string Counted(std::uint64_t n, std::string_view noun) {

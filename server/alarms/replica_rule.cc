@@ -6,17 +6,9 @@
 
 #include <fmt/format.h>
 
+#include "common/text.h"
+
 namespace statcollect::alarms {
-namespace {
-
-std::string ListOf(const std::vector<std::uint32_t>& ranks) {
-  std::string text;
-  for (const std::uint32_t rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
-  return text;
-}
-
-}  // namespace
-
 std::vector<ReplicaRule::Told> ReplicaRule::Add(std::uint32_t rank, const StepDigest& digest) {
   std::vector<Told> told;
   const auto at = steps_.try_emplace(digest.step).first;
@@ -101,10 +93,10 @@ void ReplicaRule::CompareSort(std::size_t group, std::uint64_t step,
         .subject = subject,
         .text = fmt::format("the {} of rank{} {} differ from those of rank{} {} at step {}, and "
                             "were equal before; statctl ranks shows which",
-                            what, parted.size() > 1 ? "s" : "", ListOf(parted),
-                            majority->second.size() > 1 ? "s" : "", ListOf(majority->second), step),
+                            what, parted.size() > 1 ? "s" : "", Joined(parted),
+                            majority->second.size() > 1 ? "s" : "", Joined(majority->second), step),
         .fields = {
-            {"what", what}, {"ranks", ListOf(parted)}, {"others", ListOf(majority->second)}}}});
+            {"what", what}, {"ranks", Joined(parted)}, {"others", Joined(majority->second)}}}});
 }
 
 }  // namespace statcollect::alarms

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/project.h"
+#include "common/text.h"
 #include "server/access/audit_log.h"
 #include "server/access/current.h"
 #include "server/api/arena_messages.h"
@@ -55,10 +56,9 @@ class Asked {
     if (!projects.ok() ||
         std::find(projects->begin(), projects->end(), project_) != projects->end())
       return Status::Ok();
-    std::string known;
-    for (const std::string& name : *projects) known += (known.empty() ? "" : ", ") + name;
-    return {Code::kNotFound, attempted + ": there is no project '" + project_ + "'; " +
-                                 (known.empty() ? "there are no runs yet" : "there are: " + known)};
+    return {Code::kNotFound,
+            attempted + ": there is no project '" + project_ + "'; " +
+                (projects->empty() ? "there are no runs yet" : "there are: " + Joined(*projects))};
   }
   void ForgetTiles(api::HeatTiles& tiles, const std::string& run) const {
     tiles.Forget(QualifiedRun(project_, run));
@@ -67,8 +67,7 @@ class Asked {
   // Says why there is no such run, if it is for the project's sake.
   Status Explained(Status status) const {
     if (status.code() != Code::kNotFound) return status;
-    const Status exists = CheckExists("find the run");
-    if (!exists.ok()) return exists;
+    STATCOLLECT_RETURN_IF_ERROR(CheckExists("find the run"));
     if (project_ == kDefaultProject) return status;
     return {status.code(), status.message() + " (in project '" + project_ + "')"};
   }

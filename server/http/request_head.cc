@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/project.h"
+#include "common/text.h"
 
 namespace statcollect {
 namespace {
@@ -19,10 +20,7 @@ std::vector<std::string> FieldsOf(const http::request_header<>& request, const c
 
 // Of a field that is sent once: several make a value that nothing is equal to.
 std::string FieldOf(const http::request_header<>& request, const char* name) {
-  std::string text;
-  for (const std::string& value : FieldsOf(request, name))
-    text += (text.empty() ? "" : ", ") + value;
-  return text;
+  return Joined(FieldsOf(request, name));
 }
 
 }  // namespace

@@ -146,12 +146,10 @@ Status NothingOf(const Context& context, const ExponentsSelection& asked) {
   const std::string attempted =
       "exponents of '" + Printable(asked.activation) + "' in run '" + Printable(asked.run) + "': ";
   if (!steps.empty()) {
-    std::string known;
-    for (const std::string& kind : kinds) known += (known.empty() ? "" : ", ") + kind;
     return {Code::kNotFound,
             attempted + "none of these steps, ranks and kinds; there are some at " +
                 StepsNamed(steps) + ", of " + RanksNamed("rank", {ranks.begin(), ranks.end()}) +
-                ", kind " + known};
+                ", kind " + Joined(kinds)};
   }
   return {Code::kNotFound,
           attempted +

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/text.h"
 #include "server/query/compare/step_order.h"
 
 namespace statcollect::query {
@@ -20,12 +21,6 @@ std::vector<ActivationTraits> TraitsOf(const RankCatalogue& catalogue,
 
 bool Equal(const RankCatalogue& a, const RankCatalogue& b) {
   return a.activations == b.activations && a.layouts == b.layouts;
-}
-
-std::string Joined(const std::vector<std::string>& names) {
-  std::string joined;
-  for (const std::string& name : names) joined.append(joined.empty() ? "" : ", ").append(name);
-  return joined;
 }
 
 // Wrappers of training frameworks, which name what they wrap "module".

@@ -31,10 +31,6 @@ void ChooseKinds(const DiffRequest& request, DiffPlan& plan) {
   for (const Kind kind : request.kinds) plan.wanted[static_cast<std::size_t>(kind)] = true;
 }
 
-std::string Joined(const std::vector<std::uint32_t>& ranks) {
-  return ranks.empty() ? std::string("none") : RanksText(ranks);
-}
-
 void ChooseRanks(const RunView& a, const RunView& b, const DiffRequest& request, DiffPlan& plan) {
   const auto ranks_a = a.AllRanks(), ranks_b = b.AllRanks();
   std::vector<std::uint32_t> common;
@@ -45,14 +41,13 @@ void ChooseRanks(const RunView& a, const RunView& b, const DiffRequest& request,
   if (!request.ranks.empty()) {
     std::set<std::uint32_t> asked(request.ranks.begin(), request.ranks.end());
     std::erase_if(plan.ranks, [&](const RankPair& rank) { return asked.erase(rank.a) == 0; });
-    if (!asked.empty())
-      lacking = "; not both have " + Joined({asked.begin(), asked.end()}) + ", which was asked for";
+    if (!asked.empty()) lacking = "; not both have " + RanksText(asked) + ", which was asked for";
     common.clear();
     for (const RankPair& rank : plan.ranks) common.push_back(rank.a);
   }
-  const std::string both = Joined(common) + " in both (" + std::to_string(common.size()) + ")";
+  const std::string both = RanksText(common) + " in both (" + std::to_string(common.size()) + ")";
   const std::string has =
-      a.run() + " has " + Joined(ranks_a) + ", " + b.run() + " has " + Joined(ranks_b);
+      a.run() + " has " + RanksText(ranks_a) + ", " + b.run() + " has " + RanksText(ranks_b);
   if (common.empty()) {
     plan.checks.push_back({Premise::kRanks, false, "none in both"});
     plan.incomparable =
@@ -81,7 +76,7 @@ Status ChooseReplicas(RunView& a, RunView& b, const DiffRequest& request, DiffPl
   }
   if (plan.incomparable.empty() && plan.ranks.empty())
     plan.incomparable = "none of the requested ranks is in " + a.run() + ", which has " +
-                        Joined(a.AllRanks()) + "; ask for some of these";
+                        RanksText(a.AllRanks()) + "; ask for some of these";
   plan.checks.push_back({Premise::kRanks, !plan.ranks.empty(),
                          std::to_string(plan.ranks.size()) + " pairs of replicas"});
   bool any = false;

@@ -9,6 +9,7 @@
 
 #include "common/names.h"
 #include "common/parse.h"
+#include "common/text.h"
 #include "server/query/run_view.h"
 
 namespace statcollect::query {
@@ -83,12 +84,6 @@ AxisValues ReadAxes(const Config& config, std::initializer_list<std::string_view
     used.insert(Printable(key));
   }
   return values;
-}
-
-std::string Joined(const std::set<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
 }
 
 class LayoutReader {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/text.h"
 #include "server/query/settings/scheduled.h"
 
 namespace statcollect::query {
@@ -17,9 +18,7 @@ Config ConfigOf(const RunView& view, std::size_t attempt) {
 void Align(const RunView& a, const RunView& b, RecordedConfigs& configs) {
   const Launch newest_a{.view = a, .attempt = a.attempts().size() - 1, .rank = {}};
   const Launch newest_b{.view = b, .attempt = b.attempts().size() - 1, .rank = {}};
-  std::string keys;
-  for (const std::string& key : AlignScheduled(newest_a, newest_b, configs.a, configs.b))
-    keys += (keys.empty() ? "" : ", ") + key;
+  const std::string keys = Joined(AlignScheduled(newest_a, newest_b, configs.a, configs.b));
   if (keys.empty()) return;
   configs.notes.push_back(
       "not compared, because the runs were launched at different steps and a schedule "

@@ -9,6 +9,7 @@
 #include <re2/re2.h>
 
 #include "common/names.h"
+#include "common/text.h"
 
 namespace statcollect::query {
 namespace {
@@ -207,9 +208,7 @@ std::string RecordingPolicy::LeavesOut() const {
     if (watch->include) options.insert(watch->Text("include"));
     if (watch->exclude) options.insert(watch->Text("exclude"));
   }
-  std::string text;
-  for (const std::string& option : options) text += (text.empty() ? "" : ", ") + option;
-  return text;
+  return Joined(options);
 }
 
 }  // namespace statcollect::query

@@ -3,6 +3,7 @@
 #include <random>
 #include <string>
 
+#include "common/text.h"
 #include "server/store/byte_io.h"
 #include "server/store/clickhouse/chain.h"
 
@@ -34,10 +35,7 @@ std::string SqlPlaces(const std::set<Claims::Place>& places) {
 std::string SqlAttempts(const std::set<Claims::Place>& places) {
   std::set<AttemptId> attempts;
   for (const auto& [attempt, rank] : places) attempts.insert(attempt);
-  std::string list;
-  for (const AttemptId attempt : attempts)
-    list += (list.empty() ? "" : ", ") + std::to_string(attempt);
-  return list;
+  return Joined(attempts);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "common/text.h"
 #include "server/store/byte_io.h"
 #include "server/store/codec/catalogue.h"
 
@@ -43,12 +44,6 @@ Result<std::map<std::uint32_t, RankRows>> Select(Engine& engine, const std::stri
   return rows;
 }
 
-std::string List(const std::set<std::uint32_t>& ranks) {
-  std::string list;
-  for (const std::uint32_t rank : ranks) list += (list.empty() ? "" : ", ") + std::to_string(rank);
-  return list;
-}
-
 std::string ReadRanksOf(AttemptId attempt) {
   return "read the ranks of attempt " + std::to_string(attempt);
 }
@@ -81,7 +76,8 @@ bool RankRows::has_hello() const {
 
 RankReads::RankReads(Engine& engine)
     : some_([&engine](AttemptId attempt, const std::set<std::uint32_t>& ranks) {
-        return Select(engine, ReadRanksOf(attempt), attempt, " AND rank IN (" + List(ranks) + ")");
+        return Select(engine, ReadRanksOf(attempt), attempt,
+                      " AND rank IN (" + Joined(ranks) + ")");
       }),
       all_([&engine](AttemptId attempt, const std::set<std::monostate>&) {
         return Select(engine, ReadRanksOf(attempt), attempt, "");

@@ -16,6 +16,7 @@
 #include <rocksdb/table.h>
 
 #include "common/parse.h"
+#include "common/text.h"
 #include "common/thread_annotations.h"
 #include "server/store/direct_io.h"
 #include "server/store/format_file.h"
@@ -225,8 +226,7 @@ Result<SyncedLengths> DatabaseOpener::CheckJournals(rocksdb::FileSystem& files, 
   SyncedLengths lengths;
   STATCOLLECT_ASSIGN_OR_RETURN(const auto losses, FindMissing(files, access, lengths));
   if (losses.empty()) return lengths;
-  std::string found;
-  for (const std::string& loss : losses) found += (found.empty() ? "" : "; ") + loss;
+  const std::string found = Joined(losses, "; ");
   if (access != Access::kAcceptLoss) {
     return Status(Code::kDataLoss,
                   "open store '" + directory_ + "': " + found +
