@@ -1,9 +1,14 @@
 #include "common/text.h"
 
+#include <array>
+
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace statcollect {
 namespace {
+
+using ::testing::ElementsAre;
 
 TEST(RanksText, JoinsNeighbours) {
   EXPECT_EQ(RanksText(std::vector<std::uint32_t>()), "none");
@@ -30,6 +35,22 @@ TEST(StepsNamed, SaysTheLastOfMany) {
 TEST(RanksNamed, AgreesInNumber) {
   EXPECT_EQ(RanksNamed("rank", {3}), "rank 3");
   EXPECT_EQ(RanksNamed("rank", {3, 4, 5}), "ranks 3-5");
+}
+
+TEST(AllPartsOf, KeepsBlankOnes) {
+  EXPECT_THAT(AllPartsOf("a; ; b", "; "), ElementsAre("a", "", "b"));
+  EXPECT_THAT(AllPartsOf("", "; "), ElementsAre(""));
+}
+
+TEST(Joined, WritesNumbersAndTexts) {
+  EXPECT_EQ(Joined(std::vector<std::string>{"a", "b"}), "a, b");
+  EXPECT_EQ(Joined(std::set<std::uint32_t>{7, 3}, "; "), "3; 7");
+  EXPECT_EQ(Joined(std::vector<std::string>()), "");
+}
+
+TEST(HexOf, HasEveryDigit) {
+  EXPECT_EQ(HexOf(std::array<std::uint8_t, 3>{0x00, 0x1f, 0xa0}), "001fa0");
+  EXPECT_EQ(HexOf(std::uint64_t{0x1f}), "0x000000000000001f");
 }
 
 }  // namespace
