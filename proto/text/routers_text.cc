@@ -31,10 +31,12 @@ std::string AgreementText(const v1::RouterDiff& router) {
 std::string MarginText(const v1::RouterDiff& router) {
   if (router.flips() == 0) return {};
   if (!router.has_margin()) return ", with a margin that is not known";
+  const std::string near = router.near_ties() == router.flips() ? "all"
+                           : router.near_ties() == 0            ? "none"
+                                                                : FormatCount(router.near_ties());
   return fmt::format(
-      ", {} of them near ties (largest margin {} of the logits, rounding explains {})",
-      FormatCount(router.near_ties()), FormatShort(router.margin()),
-      FormatShort(router.margin_limit()));
+      ", {} of them near ties (largest margin {} of the logits, rounding explains {})", near,
+      FormatShort(router.margin()), FormatShort(router.margin_limit()));
 }
 
 std::string PartText(const v1::RouterDiff& router) {

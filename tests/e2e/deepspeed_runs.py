@@ -25,13 +25,12 @@ FAULTY = "blocks.0.fc2.weight"  # the parameter of the fault in the optimizer
 
 @dataclass(frozen=True)
 class Job:
-    """`tensor`: how many ranks share a layer. `offload`: the optimizer, torch's ("torch") or DeepSpeed's own ("own"), and its state are on the CPU."""
+    """`tensor`: how many ranks share a layer. `offload`: the optimizer's state is offloaded to the CPU."""
 
     run: str
     stage: int = 0
     tensor: int = 1
-    offload: str = ""
-    bf16: bool = False
+    offload: bool = False
     ulysses: bool = False
     fault: str = ""
     steps: int = 3
@@ -148,17 +147,9 @@ def engine_of(job: Job, net: nn.Module, optimizer: Any, mpu: Any) -> Any:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": False}
     config = {
         "train_micro_batch_size_per_gpu": BATCH, "gradient_clipping": 1.0, "zero_optimization": zero,
-        "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": job.offload == "own", "bf16": {"enabled": job.bf16},
+        "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False,
     }  # fmt: skip
     return deepspeed.initialize(model=net, optimizer=optimizer, config=config, mpu=mpu, dist_init_required=False)[0]
-
-
-def optimizer_of(job: Job, net: nn.Module) -> Any:
-    if job.offload == "own":
-        from deepspeed.ops.adam import DeepSpeedCPUAdam
-
-        return DeepSpeedCPUAdam(net.parameters(), lr=3e-3)
-    return torch.optim.AdamW(net.parameters(), lr=3e-3, weight_decay=0.0, foreach=False)
 
 
 def plant(job: Job, net: nn.Module, engine: Any) -> None:
@@ -185,7 +176,7 @@ def train(job: Job) -> None:
     ranks = ranks_of(job.tensor)
     torch.manual_seed(1)
     net = Net(ranks)
-    optimizer = optimizer_of(job, net)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3, weight_decay=0.0, foreach=False)
     engine = engine_of(job, net, optimizer, mpu_of(ranks) if job.tensor > 1 else None) if job.stage else None
     statagent.init(run=job.run, if_exists="replace", launch=f"{job.run}-1")
     statagent.watch(engine or net, optimizer=optimizer, layouts=layouts_of(job, ranks) if engine else None)

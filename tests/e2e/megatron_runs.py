@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 import statagent
 
 VOCABULARY, WIDTH, LENGTH, BATCH, LAYERS = 24, 16, 8, 4, 2
+POSITIONS = 128  # so many that two ranks share FAULTY
 FAULTY = "decoder.layers.0.mlp.linear_fc2.weight"  # the parameter of faults in the optimizer
 
 
@@ -119,7 +120,7 @@ def model_of(job: Job, groups: Any) -> Any:
     )  # fmt: skip
     model: Any = GPTModel(
         config, get_gpt_layer_local_spec(num_experts=job.experts or None, moe_grouped_gemm=job.grouped), vocab_size=VOCABULARY,
-        max_sequence_length=LENGTH, share_embeddings_and_output_weights=False,
+        max_sequence_length=POSITIONS, share_embeddings_and_output_weights=False,
     )  # fmt: skip
     fill(model, job, groups)
     if job.bf16:
@@ -181,7 +182,7 @@ def plant(job: Job, model: Any, optimizer: Any, last: bool) -> None:
     if job.fault == "eps" and last:
         for group in optimizer.param_groups:
             group["eps"] = 1e-3
-    if job.fault in ("stale_state", "main_drift"):
+    if job.fault in ("stale_state", "main_drift") and last:
         found = updated_tensor(model, optimizer)
         if found is not None:
             tensor, inner = found

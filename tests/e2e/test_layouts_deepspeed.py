@@ -21,7 +21,7 @@ PROGRAM = str(ROOT / "tests" / "e2e" / "deepspeed_runs.py")
 RUNS: dict[int, dict[str, dict[str, Any]]] = {
     1: {"plain": {}, "llama": {"ulysses": True}},
     2: {
-        "offload": {"stage": 2, "offload": "torch"}, "offload_lost": {"stage": 2, "offload": "torch", "fault": "stale_state"},
+        "offload": {"stage": 2, "offload": True}, "offload_lost": {"stage": 2, "offload": True, "fault": "stale_state"},
         "ulysses": {"ulysses": True, "stage": 1}, "positions": {"ulysses": True, "stage": 1, "fault": "positions"},
     },
     4: {

@@ -288,6 +288,9 @@ class DiffReport(TableMixin):
     source_b: str
     # whether the comparison is valid: "steps", "ranks", "tensors", "weights", "batches", "dtypes",
     comparable: Rows[PremiseCheck]
+    # "recording", "settings", in this order; one may have several; in A's order; empty: no choices were recorded in both
+    # (docs/layouts.md)
+    routers: Rows[RouterDiff]
 
     def table(self) -> Rows[Divergence]:
         return self.diverged
@@ -659,6 +662,36 @@ class Root:
     agreeing: int | None  # records before it in causal order, if all are equal
     above_tolerance: int | None  # the first step in which a record exceeds its tolerance; absent: none does
     causes: Rows[Cause]  # all that hold, most specific first; an older collector has only `cause`
+
+
+@dataclass(frozen=True)
+class RouterDiff:
+    """What a router of a mixture of experts chose for the tokens that both runs have: in the first step with a difference
+    that rounding does not explain, otherwise the first with other choices, otherwise the last."""
+
+    router: str  # its module
+    router_b: str  # its name in B, if different
+    step: int
+    finding: str  # "same", "rounding", "router", "expert", "tokens", "before": as `text` says it
+    text: str  # one sentence
+    tokens: int  # in both
+    chosen: int  # experts of each token
+    agreeing: int  # of tokens * chosen choices: the same in both
+    flips: int  # tokens with other experts in B
+    near_ties: int  # of these, those with a margin that rounding explains
+    margin: float | None  # largest of a flip: how far the experts chosen lie before others, relative to the norm of the
+    margin_limit: float | None  # token's logits; absent: not known; what rounding explains; absent: the logits are not known
+    distance: float | None  # largest of a token's logits
+    distance_limit: float | None
+    dtype_a: str  # of the logits; empty: not known
+    dtype_b: str
+    layer: str  # the first tap behind the experts; empty: none
+    explained: float | None  # the part of the squared difference there of tokens with other experts or at near ties; absent: none
+    apart: int  # other tokens that differ there by more than rounding
+    expert: int | None  # one that all of these chose, if it is the only one, or they are most of its tokens
+    expert_tokens: int  # such tokens that chose it, whether they differ or not
+    load_a: list[int]  # tokens of each expert
+    load_b: list[int]
 
 
 @dataclass(frozen=True)

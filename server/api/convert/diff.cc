@@ -246,6 +246,7 @@ void ToWire(const query::DiffReport& report, v1::DiffReport& out) {
       out.mutable_bracket()->set_last_agreeing(*report.bracket->last_agreeing);
   }
   Copy(report.heat_map, [&](const query::HeatMap& map) { Fill(map, *out.mutable_heat_map()); });
+  for (const query::RouterDiff& router : report.routers) Fill(router, out, *out.add_routers());
   *out.mutable_text() = TextOf(out);
 }
 

@@ -176,7 +176,7 @@ class RouterComparer {
     double largest = 0, squares = 0;
     for (const TokenPair& pair : rows) {
       const bool equal =
-          taps.a->dtype == taps.b->dtype && same_width && pair.a->stats.hash == pair.b->stats.hash;
+          pair.a->dtype == pair.b->dtype && same_width && pair.a->stats.hash == pair.b->stats.hash;
       apart.push_back(equal ? 0 : TokenDistance(pair.a->stats, pair.b->stats, taps.a->columns));
       if (!std::isfinite(apart.back())) continue;
       largest = std::max(largest, apart.back());
@@ -197,7 +197,8 @@ class RouterComparer {
     }
     for (std::size_t i = 0; i < rows.size() && !is_router; ++i)
       so_far.begun = so_far.begun || (apart[i] > limit && !elsewhere.contains(rows[i].a->key));
-    so_far.dtypes = so_far.dtypes || taps.a->dtype != taps.b->dtype;
+    for (const TokenPair& pair : rows)
+      so_far.dtypes = so_far.dtypes || pair.a->dtype != pair.b->dtype;
     so_far.largest = std::max(so_far.largest, largest);
     return rows.empty() ? 0 : std::sqrt(squares / static_cast<double>(rows.size()));
   }
@@ -208,11 +209,11 @@ class RouterComparer {
                           InStep& at) {
     RouterDiff& diff = at.diff;
     const bool before = so_far.begun;
-    diff.dtype_a = taps.a->dtype;
-    diff.dtype_b = taps.b->dtype;
+    diff.dtype_a = rows.front().a->dtype;  // there are no taps without rows
+    diff.dtype_b = rows.front().b->dtype;
     at.experts = std::min<std::size_t>(taps.a->columns, kExpertsMax);
     diff.distance_limit = limit;
-    diff.distance = apart.empty() ? 0 : *std::max_element(apart.begin(), apart.end());
+    diff.distance = *std::max_element(apart.begin(), apart.end());
     diff.margin_limit = std::numbers::sqrt2 * limit;
     std::unordered_map<std::uint64_t, double> norms;
     for (const TokenPair& pair : rows) norms[pair.a->key] = LargerNorm(pair);

@@ -167,6 +167,7 @@ void TokenTable::Add(std::uint32_t rank, const TokenRecord& record) {
                         .position = row.position,
                         .first_column = record.first_column,
                         .columns = record.columns,
+                        .dtype = record.dtype,
                         .stats = row.stats});
   }
 }

@@ -24,13 +24,14 @@ struct TokenAt {
   std::uint64_t key = 0, step = 0;
   std::uint32_t rank = 0, position = 0;
   std::uint32_t first_column = 0, columns = 0;
+  DType dtype = DType::kUnspecified;
   RowStats stats;
 };
 
 struct TokenTap {
   std::string name;
-  DType dtype = DType::kUnspecified;
-  std::uint32_t columns = 0;  // of whole rows
+  DType dtype = DType::kUnspecified;  // of the first row
+  std::uint32_t columns = 0;          // of whole rows
   // By key, then step, each once: of several equal tokens in a step the first. Whole rows, put
   // together from the parts of tensor-parallel ranks.
   std::vector<TokenAt> rows;

@@ -936,6 +936,8 @@ export interface components {
             ranks_b: number[];
             /** @description the first difference that rounding does not explain, if any */
             root: components["schemas"]["Root"] | null;
+            /** @description "recording", "settings", in this order; one may have several; in A's order; empty: no choices were recorded in both (docs/layouts.md) */
+            routers: components["schemas"]["RouterDiff"][];
             run_a: string;
             run_b: string;
             /** @description "agent": an agent recorded it; "import": from another tool's dump; "golden": loaded from a file */
@@ -2175,6 +2177,51 @@ export interface components {
             times_expected: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
             times_noise: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
             tolerance: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
+        };
+        /** @description What a router of a mixture of experts chose for the tokens that both runs have: in the first step with a difference that rounding does not explain, otherwise the first with other choices, otherwise the last. */
+        RouterDiff: {
+            /** @description of tokens * chosen choices: the same in both */
+            agreeing: number;
+            /** @description other tokens that differ there by more than rounding */
+            apart: number;
+            /** @description experts of each token */
+            chosen: number;
+            /** @description largest of a token's logits */
+            distance: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
+            distance_limit: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
+            /** @description of the logits; empty: not known */
+            dtype_a: string;
+            dtype_b: string;
+            /** @description one that all of these chose, if it is the only one, or they are most of its tokens */
+            expert: number | null;
+            /** @description such tokens that chose it, whether they differ or not */
+            expert_tokens: number;
+            /** @description the part of the squared difference there of tokens with other experts or at near ties; absent: none */
+            explained: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
+            /** @description "same", "rounding", "router", "expert", "tokens", "before": as `text` says it */
+            finding: string;
+            /** @description tokens with other experts in B */
+            flips: number;
+            /** @description the first tap behind the experts; empty: none */
+            layer: string;
+            /** @description tokens of each expert */
+            load_a: number[];
+            load_b: number[];
+            /** @description largest of a flip: how far the experts chosen lie before others, relative to the norm of the */
+            margin: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
+            /** @description token's logits; absent: not known; what rounding explains; absent: the logits are not known */
+            margin_limit: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
+            /** @description of these, those with a margin that rounding explains */
+            near_ties: number;
+            /** @description its module */
+            router: string;
+            /** @description its name in B, if different */
+            router_b: string;
+            step: number;
+            /** @description one sentence */
+            text: string;
+            /** @description in both */
+            tokens: number;
         };
         RunChange: {
             /** @description alarms and other events since the collector began to watch; only useful to see that it grows */

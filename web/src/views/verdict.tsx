@@ -150,14 +150,16 @@ function capital(sentence: string): string {
 
 /** What else the comparison has to say, below the picture. */
 export function Remarks({ report }: { report: DiffReport }) {
-  if (report.notes.length === 0) return null;
+  const routers = report.routers.filter((one) => one.finding !== 'same').map((one) => one.text);
+  const remarks = [...routers, ...report.notes];
+  if (remarks.length === 0) return null;
   return (
     <details open={report.text?.verdict === 'INCOMPARABLE'}>
       <summary>
-        {report.notes.length} remark{report.notes.length === 1 ? '' : 's'}
+        {remarks.length} remark{remarks.length === 1 ? '' : 's'}
       </summary>
       <ul>
-        {report.notes.map((one) => (
+        {remarks.map((one) => (
           <li key={one}>{shown(one, 2000)}</li>
         ))}
       </ul>

@@ -44,8 +44,8 @@ def ulysses(model: Any) -> tuple[int, int] | None:
 
 
 def _ulysses_ranks(engine: Any) -> tuple[int, int] | None:
-    groups: Any = getattr(engine, "mpu", None) if type(engine).__name__ == "DeepSpeedEngine" else None
-    if not getattr(groups, "__name__", "").endswith(".parallel_state_sp"):
+    groups = getattr(engine, "mpu", None) if type(engine).__name__ == "DeepSpeedEngine" else None
+    if groups is None or not getattr(groups, "__name__", "").endswith(".parallel_state_sp"):
         return None
     return groups.get_sequence_parallel_rank(), groups.get_sequence_parallel_world_size()
 

@@ -107,12 +107,19 @@ def routers(model: Any) -> list[Router]:
 
 def _chosen(router: Router, module: Any, experts: Any) -> int | None:
     for owner in (router.matrix, router.chooser, module, experts):
-        for place in (owner, getattr(owner, "config", None), getattr(owner, "args", None)):
+        for place in (owner, _attribute(owner, "config"), _attribute(owner, "args")):
             for name in _CHOSEN:
-                value = getattr(place, name, None)
+                value = _attribute(place, name)
                 if isinstance(value, int) and not isinstance(value, bool) and 0 < value < router.experts:
                     return value
     return None
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    try:
+        return getattr(owner, name, None)
+    except Exception:  # a property of the program's
+        return None
 
 
 def _fused(module: Any) -> Iterator[tuple[Any, list[Any], Router]]:
