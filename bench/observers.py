@@ -287,4 +287,6 @@ def make(name: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, co
         return Nothing()
     if name == "empty_hooks":
         return EmptyHooks(model)
-    sys.exit(f"observers: found '{name}'; expected nothing, empty_hooks, {', '.join(Statagent.SETUPS)}, ort, msprobe or torch_calls")
+    sys.exit(
+        f"observers: found '{name}'; expected nothing, empty_hooks, {', '.join(Statagent.SETUPS)}, ort, msprobe or torch_calls"
+    )

@@ -101,7 +101,10 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "server/query/answers": (
         QUERY
         | {"proto", "proto/text"}
-        | {f"server/query/{room}" for room in ("captures", "compare", "diff", "logical", "noise", "pairs", "settings", "tokens", "zoom")},
+        | {
+            f"server/query/{room}"
+            for room in ("captures", "compare", "diff", "logical", "noise", "pairs", "settings", "tokens", "zoom")
+        },
         {"protobuf"},
     ),
     "server/query/zoom": (QUERY | {"server/query/compare"}, set()),

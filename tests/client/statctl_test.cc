@@ -599,8 +599,8 @@ class Captures : public Statctl {
     RankMeta meta = server_.store.Ranks(attempt)->at(rank);
     const std::string all(reinterpret_cast<const char*>(values.data()), 16);
     std::uint32_t layout = 0;
-    const auto layouts = server_.store.Layouts(attempt, rank);
-    for (const Layout& one : *layouts) {
+    const SharedDefinitions definitions = *server_.store.Definitions(attempt, rank);
+    for (const Layout& one : definitions->layouts) {
       if (one.shape.size() == 2) layout = one.id;
     }
     RecordBatch batch;
