@@ -106,7 +106,8 @@ struct RunSummary {
 struct NearTie {
   std::string router;  // its module, in A
   std::string within;  // a module that has the router and its experts; empty: not known
-  double share = 0;    // the largest part of an expert's tokens that may have been others
+  double share = 0;    // the largest part of an expert's tokens that may have been others; 0: none
+  std::uint64_t choices = 0;  // those compared: experts of each token, whatever their order
 };
 using NearTies = std::map<std::uint64_t, std::vector<NearTie>>;
 

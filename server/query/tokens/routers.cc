@@ -325,9 +325,15 @@ class RouterComparer {
       if (chosen == nullptr || of_this > RankOf(chosen->diff.finding) ||
           (of_this == 0 && chosen->diff.finding == RouterFinding::kSame))
         chosen = &at;
-      if (at.diff.finding == RouterFinding::kRounding)
-        answer.near_ties[step].push_back(
-            {.router = router.a->name, .within = router.layer, .share = LargestShare(at)});
+      const bool other_tokens = at.diff.finding == RouterFinding::kRounding;
+      const bool rounded =
+          at.diff.finding == RouterFinding::kSame && at.diff.distance.value_or(0) > 0;
+      if (other_tokens || rounded) {
+        answer.near_ties[step].push_back({.router = router.a->name,
+                                          .within = router.layer,
+                                          .share = other_tokens ? LargestShare(at) : 0,
+                                          .choices = at.diff.tokens * at.diff.chosen});
+      }
     }
     if (chosen == nullptr) return;
     RouterDiff& diff = chosen->diff;

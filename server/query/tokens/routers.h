@@ -22,7 +22,7 @@ struct RouterQuestion {
 
 struct RouterAnswer {
   std::vector<RouterDiff> routers;  // in A's order
-  NearTies near_ties;               // of routers with RouterFinding::kRounding
+  NearTies near_ties;               // of routers whose logits and choices rounding explains
 };
 
 // A flip is a token that a router sends to other experts in B. To go from one to the other, two

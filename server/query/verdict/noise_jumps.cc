@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/names.h"
 #include "server/query/compare/noise.h"
 
 namespace statcollect::query {
@@ -13,6 +14,13 @@ namespace {
 // Relative distance of tensors of which a part p of the rows are others: sqrt(2 p) if all are as
 // large. Some are larger.
 constexpr double kOfOtherRows = 3;
+
+// Whether the pair is what a router chose.
+bool AreChoices(const NearTie& tie, const TensorPair& pair) {
+  return pair.loss == nullptr && pair.a.def->key.kind == Kind::kOutput &&
+         pair.a.def->key.name == tie.router && IsWholeNumber(pair.a.layout->dtype) &&
+         pair.a.stats->numel <= tie.choices;
+}
 
 }  // namespace
 
@@ -53,8 +61,15 @@ Status LeaveOutNoise(const DiffContext& context, const NoisePlace& place, const 
 }
 
 bool IsWithin(const NearTie& tie, std::string_view module) {
-  return !tie.within.empty() && module.starts_with(tie.within) &&
+  return tie.share > 0 && !tie.within.empty() && module.starts_with(tie.within) &&
          (module.size() == tie.within.size() || module[tie.within.size()] == '.');
+}
+
+bool AnyElsewhere(const NearTies& ties) {
+  return std::any_of(ties.begin(), ties.end(), [](const auto& of_step) {
+    return std::any_of(of_step.second.begin(), of_step.second.end(),
+                       [](const NearTie& tie) { return tie.share > 0; });
+  });
 }
 
 void LeaveOutNearTies(const NearTies& ties, std::uint64_t step_number,
@@ -71,6 +86,7 @@ void LeaveOutNearTies(const NearTies& ties, std::uint64_t step_number,
     const double most = kOfOtherRows * std::sqrt(tie.share);
     std::erase_if(jumps, [&](const Jump& jump) {
       const TensorPair& pair = *step[jump.index].pair;
+      if (AreChoices(tie, pair)) return true;
       const double observed = step[jump.index].observed;
       return (!std::isfinite(observed) || observed <= most) && jump.index > at &&
              jump.kind != JumpKind::kSetting && pair.loss == nullptr &&

@@ -37,11 +37,14 @@ Result<NoiseOfStep> ReadNoise(const DiffContext& context, const NoisePlace& plac
 Status LeaveOutNoise(const DiffContext& context, const NoisePlace& place, const NoiseOfStep& noise,
                      std::span<const Explained> step, std::vector<Jump>& jumps);
 
-// Whether a module lies where such a router has its experts.
+// Whether tokens went to other experts, and the module lies where the router has them.
 bool IsWithin(const NearTie& tie, std::string_view module);
+// Whether tokens went to other experts anywhere.
+bool AnyElsewhere(const NearTies& ties);
 
 // Drops the jumps of a step behind a router that rounding alone made choose otherwise, in the
-// module that has its experts, as far as rows of other tokens explain them.
+// module that has its experts, as far as rows of other tokens explain them. Numbers of experts that
+// a router returns are no jump: as rows of tokens they were compared without their order.
 void LeaveOutNearTies(const NearTies& ties, std::uint64_t step_number,
                       std::span<const Explained> step, std::vector<Jump>& jumps);
 

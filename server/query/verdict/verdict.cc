@@ -389,8 +389,9 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
   if (answer.root) PassOverNoise(answer.noise_driven, answer.root->at, report);
   const WithoutNeed idle(question, request, unknown == nullptr, answer.root);
   const std::uint64_t of_values =
-      tally.numeric +
-      (answer.data_dependent.empty() && question.context.near_ties.empty() ? 0 : tally.reshaped);
+      tally.numeric + (answer.data_dependent.empty() && !AnyElsewhere(question.context.near_ties)
+                           ? 0
+                           : tally.reshaped);
   // With `exact`, different bits diverge, too; they are still differences in the size of values.
   const bool values_only = tally.diverged == of_values + idle.count();
   RootCandidates candidates{.of_values = answer.root,

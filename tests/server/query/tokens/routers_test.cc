@@ -147,6 +147,18 @@ TEST_F(RoutersTest, ANearTieThatGoesTheOtherWayIsRounding) {
   EXPECT_EQ(ties_.at(0)[0].within, "layers.0.mlp");
 }
 
+TEST_F(RoutersTest, RoundedLogitsWithTheSameChoicesExcuseTheirOrderAlone) {
+  const auto rounded = [](std::uint32_t, Values& logits) {
+    for (float& one : logits) one *= 1 + 2e-7F;
+  };
+  const RouterDiff found = CompareOne({}, {.logits = rounded});
+  EXPECT_EQ(found.finding, RouterFinding::kSame);
+  EXPECT_EQ(found.flips, 0U);
+  ASSERT_THAT(ties_, SizeIs(1));
+  EXPECT_EQ(ties_.at(0)[0].share, 0);
+  EXPECT_EQ(ties_.at(0)[0].choices, kTokens * kChosen);
+}
+
 TEST_F(RoutersTest, OfALargeMarginItIsTheRouter) {
   const RouterDiff found = CompareOne({.gap = 0.01}, {.gap = 0.01, .logits = Exchange});
   EXPECT_EQ(found.finding, RouterFinding::kRouter);
