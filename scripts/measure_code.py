@@ -19,7 +19,7 @@ from pathlib import Path
 
 CPP = {".h", ".cc", ".cu", ".cuh", ".inc"}
 COLUMNS = 100
-QUERY_REST = ("answers", "captures", "logical", "noise", "pairs", "ranks", "records", "zoom")
+QUERY_REST = ("answers", "captures", "logical", "noise", "pairs", "ranks", "records", "tokens", "zoom")
 # What house-2 allows each room of the server.
 ROOMS = {
     "query: compare, diff": (5_000, ["server/query/compare", "server/query/diff"]),
