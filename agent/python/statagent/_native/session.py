@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
@@ -15,12 +14,21 @@ from .library import DENSITIES, KINDS, MODES, PHASES, QUANTITIES, Counts, Densit
 from .rows import record_rows
 from .tensors import cuda_in_use, cuda_stream
 
+_memory_layouts: dict[tuple[str, ...], tuple[int, list[str], Any]] = {}
 
-@functools.lru_cache(maxsize=256)
+
 def _memory_layout(names: tuple[str, ...]) -> tuple[int, list[str], Any]:
-    """Of a memory record with these quantities: the bits of the known ones, their names in the order of the bits, and the array of them."""
-    known = [name for name in QUANTITIES if name in names]
-    return sum(1 << QUANTITIES.index(name) for name in known), known, ctypes.c_int64 * max(1, len(known))
+    """Of a memory record with these quantities: the bits of the known ones, their names in the order of the bits, and the array of them.
+    No generator and no decorator: torch.compile with fullgraph=True sees this frame, and refuses to trace those."""
+    found = _memory_layouts.get(names)
+    if found is None:
+        bits, known = 0, []
+        for bit, name in enumerate(QUANTITIES):
+            if name in names:
+                bits |= 1 << bit
+                known.append(name)
+        found = _memory_layouts[names] = bits, known, ctypes.c_int64 * max(1, len(known))
+    return found
 
 
 @dataclass(frozen=True)
