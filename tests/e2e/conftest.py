@@ -11,7 +11,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -227,6 +228,27 @@ def agent_environment(**extra: str) -> dict[str, str]:
     env["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "0"  # kernels may be kept, but each run makes its own graphs
     env.update(extra)
     return env
+
+
+def train_launches(
+    program: str,
+    launches: Mapping[int, Sequence[Mapping[str, Any]]],
+    folder: Path,
+    env: dict[str, str],
+    plain_alone: bool = False,
+) -> None:
+    """Trains jobs, by how many ranks they have, with a program that takes a file of them: two launches at a time. plain_alone: one rank is not under
+    torchrun."""
+
+    def train(ranks: int) -> None:
+        path = folder / f"{ranks}.json"
+        path.write_text(json.dumps(launches[ranks]), encoding="utf-8")
+        arguments = [sys.executable, program, str(path)] if plain_alone and ranks == 1 else torchrun(ranks, program, str(path))
+        done = run_command(arguments, env=env)
+        assert done.code == 0, f"{done.out}\n{done.err}"
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(train, launches))
 
 
 def torchrun(ranks: int, *arguments: str) -> list[str]:

@@ -5,12 +5,10 @@ each fault does."""
 from __future__ import annotations
 
 import importlib.util
-import json
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from conftest import ROOT, Collector, run_command, torchrun
+from conftest import ROOT, Collector, train_launches
 
 for package in ("deepspeed", "transformers"):
     if importlib.util.find_spec(package) is None:
@@ -43,15 +41,8 @@ QUIET = ("identical", "within_tolerance")
 def runs(shared_collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Collector:
     folder = tmp_path_factory.mktemp("deepspeed")
     env = shared_collector.environment(DS_ACCELERATOR="cpu", CUDA_VISIBLE_DEVICES="")
-
-    def train(ranks: int) -> None:
-        path = folder / f"{ranks}.json"
-        path.write_text(json.dumps([{"run": run, **options} for run, options in RUNS[ranks].items()]), encoding="utf-8")
-        done = run_command(torchrun(ranks, PROGRAM, str(path)), env=env)
-        assert done.code == 0, f"{done.out}\n{done.err}"
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(train, RUNS))
+    jobs = {ranks: [{"run": run, **options} for run, options in runs.items()] for ranks, runs in RUNS.items()}
+    train_launches(PROGRAM, jobs, folder, env)
     return shared_collector
 
 

@@ -3,14 +3,11 @@ named at the tensor of an expert, the router or the mixture. expert_runs.py has 
 
 from __future__ import annotations
 
-import json
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
-from conftest import ROOT, Collector, run_command, torchrun
+from conftest import ROOT, Collector, train_launches
 
 PROGRAM = str(ROOT / "tests" / "e2e" / "expert_runs.py")
 MIXTURE = "blocks.1.mlp"  # where the faults are
@@ -44,16 +41,7 @@ def runs(shared_collector: Collector, tmp_path_factory: pytest.TempPathFactory) 
     tied = [job("tied", tied=True), job("tied_reordered", tied=True, reordered=True)]
     tied_ep2 = job("tied_ep2", tied=True, reordered=True)
     launches = {1: [job("whole"), *tied], 2: [job("ep2"), job("padded", capacity=200), tied_ep2, *faults], 4: [job("ep4")]}
-
-    def train(ranks: int) -> None:
-        path = folder / f"{ranks}.json"
-        path.write_text(json.dumps(launches[ranks]), encoding="utf-8")
-        program = [sys.executable, PROGRAM, str(path)] if ranks == 1 else torchrun(ranks, PROGRAM, str(path))
-        done = run_command(program, env=env)
-        assert done.code == 0, f"{done.out}\n{done.err}"
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(train, launches))
+    train_launches(PROGRAM, launches, folder, env, plain_alone=True)
     return shared_collector
 
 

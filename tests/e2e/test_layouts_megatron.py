@@ -5,14 +5,11 @@ each fault does."""
 from __future__ import annotations
 
 import importlib.util
-import json
-from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Collector, run_command, torchrun
+from conftest import ROOT, Collector, train_launches
 
 if importlib.util.find_spec("megatron") is None:
     pytest.skip("found no megatron-core; expected it for these tests: pip install megatron-core", allow_module_level=True)
@@ -55,15 +52,8 @@ QUIET = ("identical", "within_tolerance")
 def runs(shared_collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Collector:
     folder = tmp_path_factory.mktemp("megatron")
     env = shared_collector.environment(TORCHDYNAMO_DISABLE="1", CUDA_VISIBLE_DEVICES="")
-
-    def train(ranks: int) -> None:
-        path = Path(folder / f"{ranks}.json")
-        path.write_text(json.dumps([{"run": run, **options} for run, options in RUNS[ranks].items()]), encoding="utf-8")
-        done = run_command(torchrun(ranks, PROGRAM, str(path)), env=env)
-        assert done.code == 0, f"{done.out}\n{done.err}"
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(train, RUNS))
+    jobs = {ranks: [{"run": run, **options} for run, options in runs.items()] for ranks, runs in RUNS.items()}
+    train_launches(PROGRAM, jobs, folder, env)
     return shared_collector
 
 
