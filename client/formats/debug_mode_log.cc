@@ -171,9 +171,9 @@ class LiteralParser {
  private:
   CallNode Items(int depth, bool dictionary) {
     CallNode items{.type = CallNode::Type::kList, .key = "items"};
-    while (!rest_.empty()) {
+    while (true) {
       Skip(" ,");
-      if (TakeOne(')') || TakeOne(']') || TakeOne('}')) break;
+      if (rest_.empty() || TakeOne(')') || TakeOne(']') || TakeOne('}')) break;
       const std::size_t before = rest_.size();
       if (dictionary) {
         CallNode pair{.type = CallNode::Type::kList};
@@ -271,8 +271,12 @@ Status ReadCallLines(ByteSource& file, Tally* tally,
     for (const auto& [begin, key] : {std::pair("# pre-kernel hashes: ", "pre_hashes"),
                                      {"# post-kernel hashes: ", "post_hashes"}}) {
       if (!kernel || !text.starts_with(begin)) continue;
-      kernel->members.push_back(NodeOfHashes(key, text.substr(std::string_view(begin).size())));
       of_kernel = true;
+      if (!text.ends_with('}')) {
+        tally->Skip("line that was cut");
+        continue;
+      }
+      kernel->members.push_back(NodeOfHashes(key, text.substr(std::string_view(begin).size())));
     }
     if (of_kernel || (kernel && *more && text.empty())) continue;
     if (kernel) STATCOLLECT_RETURN_IF_ERROR(take(*kernel));
