@@ -223,7 +223,7 @@ class ChunkReducer {
   void Reduce() noexcept {
     chunk_.in_place = in_place_;
     chunk_.sketch_width = sketch_width_;
-    chunk_.read_ahead = ReadAheadBytes(reader_.component_bytes());
+    chunk_.read_ahead = BestReadAhead(reader_.component_bytes());
     ReduceMoments();
   }
 

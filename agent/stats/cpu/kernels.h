@@ -46,6 +46,12 @@ static_assert(kChunkComponents % kBlockComponents == 0 &&
 inline constexpr double kCondition = 5;
 inline constexpr double kNarrowMagnitudeMin = 0x1p-40;
 
+// What is asked for while a block is computed. It changes no result.
+struct ReadAheadOf {
+  std::size_t bytes = 0;      // from the block on
+  bool second_level = false;  // into that cache, instead of the first
+};
+
 // Accumulators of one chunk.
 struct ChunkState {
   std::uint64_t components = 0;
@@ -61,7 +67,7 @@ struct ChunkState {
   // Whether blocks of the shard are blocks of the tensor: only then do `add` and `exact` compute
   // hash and sketch.
   bool in_place = true;
-  std::size_t read_ahead = 0;  // bytes from a block to what is asked for meanwhile: ReadAheadBytes
+  ReadAheadOf read_ahead;
   alignas(64) double sketch[kSketchSums];  // sketch_width of them used
   // Of full blocks whose quads lie apart: what is to be added to 16 sums of each bank, by their
   // rotation (the number of a list is that of the fold's bits: 16 * bank + rotation). sketch_width
@@ -147,8 +153,8 @@ const CpuKernels* KernelsFor(InstructionSet set);
 // The fastest there is.
 const CpuKernels& BestKernels();
 
-// How far ahead of a block memory is asked for, by the size of a component. It changes no result.
-std::size_t ReadAheadBytes(std::size_t component_bytes);
+// For this processor, by the size of a component.
+ReadAheadOf BestReadAhead(std::size_t component_bytes);
 
 }  // namespace statcollect::stats
 
