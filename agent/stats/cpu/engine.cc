@@ -280,15 +280,12 @@ class ChunkReducer {
     const std::size_t bytes = reader_.component_bytes();
     ElementRun run;  // in components
     Quads quads;
-    bool turned = false;
     reader_.ForEachBlock(
         range_.begin, range_.count,
         [&](const void* block, std::size_t components, std::uint64_t done) {
           if (add != nullptr && components == kBlockComponents && of_.add_quads != nullptr &&
               TakeQuads(run, range_.begin + done, quads)) {
-            if (!turned) std::fill_n(chunk_.turned, chunk_.sketch_width * kLanes, 0.0f);
-            turned = true;
-            of_.add_quads(block, quads.number, quads.together, chunk_);
+            of_.add_quads(block, quads.number, chunk_);
             return;
           }
           if (add != nullptr) add(block, components, 0, chunk_);
@@ -303,12 +300,10 @@ class ChunkReducer {
           gatherer.FlushRuns();  // the next block may come to lie where this one does
         });
     gatherer.Flush();
-    if (turned && chunk_.sketch_width != 0) of_.finish_quads(chunk_);
   }
 
   struct Quads {
     std::uint64_t number[kBlockQuads];
-    int together;
   };
 
   // The quads of the full block that begins with the shard's component, where `run` has been walked
@@ -332,8 +327,6 @@ class ChunkReducer {
       next.count -= count * kQuadComponents;
     }
     run = next;
-    constexpr std::uint64_t kRow = kSketchFolds * kLanes;
-    quads.together = all % (4 * kRow) == 0 ? 4 : all % (2 * kRow) == 0 ? 2 : 1;
     return true;
   }
 

@@ -35,9 +35,10 @@ const CpuKernels& BestKernels() {
 }
 
 ReadAheadOf BestReadAhead(std::size_t component_bytes) {
-  // Measured on a Sapphire Rapids in steps of at most a quarter of a block, and on a Zen 4; elsewhere
-  // as measured on a Zen 5. A Zen 4 has 24 misses of its first cache under way at most, which is 11
-  // GB/s at its memory's latency; those of its second cache are others, and it has more of them.
+  // Measured on a Sapphire Rapids in steps of at most a quarter of a block, and on a Zen 4;
+  // elsewhere as measured on a Zen 5. A Zen 4 has 24 misses of its first cache under way at most,
+  // which is 11 GB/s at its memory's latency; those of its second cache are others, and it has more
+  // of them.
   constexpr ReadAheadOf kAnywhere = {12288}, kIntelWords = {7680}, kIntelHalves = {6144},
                         kZen4 = {24576, true};
 #if defined(STATCOLLECT_STATS_X86_KERNELS)

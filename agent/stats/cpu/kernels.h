@@ -69,10 +69,6 @@ struct ChunkState {
   bool in_place = true;
   ReadAheadOf read_ahead;
   alignas(64) double sketch[kSketchSums];  // sketch_width of them used
-  // Of full blocks whose quads lie apart: what is to be added to 16 sums of each bank, by their
-  // rotation (the number of a list is that of the fold's bits: 16 * bank + rotation). sketch_width
-  // lists are used; 0 at first.
-  alignas(64) float turned[kSketchSums * kLanes];
 
   std::uint64_t finite() const { return components - nan - pos_inf - neg_inf; }
 };
@@ -101,10 +97,8 @@ inline constexpr int kQuadComponents = kQuadGroups * kLanes;
 inline constexpr int kBlockQuads = kBlockGroups / kQuadGroups;
 
 // A full block whose quads have these numbers in the tensor (kBlockQuads of them): everything at
-// once. Rows of 16 groups, `together` in a row (1, 2 or 4), follow each other in one block of the
-// tensor.
-using QuadsFunction = void (*)(const void* data, const std::uint64_t* quads, int together,
-                               ChunkState& state);
+// once.
+using QuadsFunction = void (*)(const void* data, const std::uint64_t* quads, ChunkState& state);
 
 struct DTypeKernels {
   BlockFunction add;  // everything; null for kUnspecified
@@ -114,10 +108,7 @@ struct DTypeKernels {
   // Hash and sketch of shards that are not in place: on the float32 path (null for other dtypes);
   // on the float64 path, at state.level.
   RunsFunction narrow_runs, exact_runs;
-  // Null on the float64 path. finish_quads adds what add_quads has put into state.turned to the
-  // sketch.
-  QuadsFunction add_quads;
-  void (*finish_quads)(ChunkState& state);
+  QuadsFunction add_quads;  // null on the float64 path
 };
 
 inline constexpr std::uint32_t kNoiseIndexFactor = 0x9e3779b1u;

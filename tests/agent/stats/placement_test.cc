@@ -247,7 +247,7 @@ TEST(Placement, ColumnsHaveTheSameBitsOnEveryInstructionSet) {
   Random random(74);
   for (const DType dtype :
        {DType::kF32, DType::kBf16, DType::kF16, DType::kI8, DType::kF8E4M3, DType::kBool}) {
-    for (const std::int64_t columns : {64, 192, 512, 1024}) {
+    for (const std::int64_t columns : {64, 128, 192, 256, 512, 1024}) {
       TestTensor shard = RandomNumbers(dtype, {70, columns}, random);
       if (columns == 192 && dtype == DType::kF32)
         reinterpret_cast<float*>(shard.storage.data())[5] = std::numeric_limits<float>::infinity();
@@ -286,6 +286,35 @@ TEST(Placement, ColumnsHaveTheSameBitsOnEveryInstructionSet) {
           ExpectNear(first->sketch[k], expected[k], scale, what + " sketch");
       }
     }
+  }
+}
+
+// Columns in two boxes, the second in front of the first: rows of the shard lie in one block of the
+// tensor, one after the other and backwards.
+TEST(Placement, BoxesThatGoBackwardsAddWhatTheirComponentsDo) {
+  Random random(75);
+  constexpr std::int64_t kWidth = 256, kAll = 1024;
+  const TestTensor shard = RandomNumbers(DType::kF32, {64, 2 * kWidth}, random);
+  const Sizes shape = {64, kAll}, boxes = {0, 512, 64, kWidth, 0, 0, 64, kWidth};
+  const Placement placement{shape, boxes, {}};
+  ASSERT_TRUE(Validate(shard.View(), placement).ok());
+  const PlacementRuns runs(shard.View(), placement);
+  const auto index = [&](std::uint64_t i) {
+    const std::uint64_t row = i / (2 * kWidth), column = i % (2 * kWidth);
+    return row * kAll + (column < kWidth ? 512 + column : column - kWidth);
+  };
+  const ReferenceComponents components = ComponentsOf(shard.View());
+  const std::vector<long double> expected = ReferenceSketch(components, 16, index);
+  for (const InstructionSet set :
+       {InstructionSet::kBaseline, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+    const CpuKernels* const kernels = KernelsFor(set);
+    if (kernels == nullptr) continue;
+    Partial partial;
+    Accumulate(shard.View(), {0, ComponentCount(shard.View()), 0, &runs}, 16, *kernels, partial);
+    EXPECT_EQ(partial.hash, ReferenceHash(components, index));
+    const double scale = std::sqrt(partial.moments.squares);
+    for (std::uint32_t k = 0; k < 16; ++k)
+      ExpectNear(partial.sketch[k], expected[k], scale, "sketch");
   }
 }
 
