@@ -31,7 +31,7 @@ CALLS = 500  # observations, or modules, in one timed loop
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=200, help=f"timed loops of {CALLS} calls for each row (default 200)")
+    parser.add_argument("--rounds", type=int, default=16, help=f"timed loops of {CALLS} calls for each row (default 16)")
     parser.add_argument("--output", type=Path, help="result file (default: bench/results/<date>-host-path.json)")
     arguments = parser.parse_args()
     if arguments.rounds < 1:

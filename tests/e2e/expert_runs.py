@@ -122,10 +122,10 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, layers: int) -> None:
         super().__init__()
         self.tokens = nn.Embedding(VOCABULARY, WIDTH)
-        self.blocks = nn.ModuleList([Block(rank, size, ODD if i == LAYERS - 1 else Odd()) for i in range(LAYERS)])
+        self.blocks = nn.ModuleList([Block(rank, size, ODD if i == layers - 1 else Odd()) for i in range(layers)])
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY)
 
     @property
@@ -152,10 +152,10 @@ def change_routers(net: Net, tied: bool, reordered: bool) -> None:
         router.forward = lambda x, router=router: F.linear(x.flip(-1), router.weight.flip(-1))
 
 
-def train(run: str, steps: int, fault: str, capacity: int, tied: bool, reordered: bool) -> None:
+def train(run: str, steps: int, fault: str, capacity: int, tied: bool, reordered: bool, layers: int = LAYERS) -> None:
     rank, size = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
     torch.manual_seed(1)
-    net = Net(rank, size)
+    net = Net(rank, size, layers)
     change_routers(net, tied, reordered)
     optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3, foreach=False)
     statagent.init(run=run, if_exists="replace", launch=f"{run}-1")

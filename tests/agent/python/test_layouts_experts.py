@@ -33,11 +33,11 @@ class Fused(nn.Module):
         self.experts.bias = nn.Parameter(torch.zeros(here, 20))
 
 
-def model_of(mixture: nn.Module) -> nn.Module:
+def model_of(mixture: nn.Module, classes: int = 15) -> nn.Module:
     """Blocks, too, are a list of modules of one class beside a matrix."""
     block = nn.ModuleDict({"norm": nn.LayerNorm(WIDTH), "mlp": mixture})
     return nn.ModuleDict(
-        {"tokens": nn.Embedding(16, WIDTH), "blocks": nn.ModuleList([block, block]), "head": nn.Linear(WIDTH, 15)}
+        {"tokens": nn.Embedding(16, WIDTH), "blocks": nn.ModuleList([block, block]), "head": nn.Linear(WIDTH, classes)}
     )
 
 
@@ -89,6 +89,21 @@ def test_lists_without_a_router_of_their_own_are_no_experts(on_rank: Any, mixtur
     on_rank(0, 2)
     model = model_of(mixture)
     assert experts.find(model) == experts.Experts()
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_blocks_are_no_experts_of_a_head_with_as_many_rows(on_rank: Any, size: int) -> None:
+    on_rank(0, size)
+    dense = nn.Sequential(nn.Linear(WIDTH, 8), nn.Linear(8, WIDTH))
+    assert experts.find(model_of(dense, classes=2 * size)) == experts.Experts()
+    patches = model_of(dense, classes=2 * size)
+    patches["tokens"] = nn.Conv2d(3, WIDTH, 4)
+    assert experts.find(patches) == experts.Experts() and experts.routers(patches) == []
+    model = model_of(Mixture(4 // size, 4), classes=2 * size)
+    assert len(experts.find(model).inside) == 3 * 4 // size
+    assert [router.matrix for router in experts.routers(model)] == [model["blocks"][0]["mlp"].router]
+    outer = nn.ModuleDict({"model": nn.ModuleDict(dict(model_of(dense).items())), "score": nn.Linear(WIDTH, 2 * size)})
+    assert experts.find(outer) == experts.Experts()
 
 
 def test_experts_whose_number_is_not_known_are_left_out(on_rank: Any) -> None:

@@ -144,9 +144,29 @@ def _lists(module: Any) -> Iterator[tuple[Any, list[tuple[str, Any]], Router]]:
         if not _are_alike([expert for _, expert in experts]):
             continue
         widths = {shape[-1] for shape in _sizes_of(experts[0][1]) if len(shape) == 2}
+        beside = [other for owner in {id(module): module, id(child): child}.values() for _, other in parts.children(owner)]
+        if _is_layer(experts[0][1], [other for other in beside if other is not child and other is not each], widths):
+            continue
         router = _beside(module, child, len(experts), widths)
         if router is not None:
             yield child, experts, router
+
+
+def _is_layer(member: Any, beside: list[Any], widths: set[int]) -> bool:
+    """Whether members of a list follow each other rather than share the tokens, so that a matrix with as many rows beside them is the model's
+    head: they hold mixtures themselves, or they normalise, and something beside them makes rows of another width, or of tokens."""
+    if any(True for module in parts.all_modules(member) for _ in _lists(module)):
+        return True
+    own = [[tuple(parameter.shape) for _, parameter in parts.parameters(module)] for module in parts.all_modules(member)]
+    normalises = any(shapes and all(len(shape) == 1 for shape in shapes) for shapes in own)
+    return normalises and any(_makes_rows(other, widths) for other in beside)
+
+
+def _makes_rows(module: Any, widths: set[int]) -> bool:
+    if any("Embedding" in type(each).__name__ for each in parts.all_modules(module)):
+        return True
+    matrices = [shape for shape in _sizes_of(module) if len(shape) > 1]
+    return bool(matrices) and matrices[0][1] not in widths
 
 
 def _is_list(module: Any) -> bool:
