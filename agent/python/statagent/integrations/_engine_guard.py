@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from typing import Any
 
+from .._runtime import process
 from .._runtime.current import running_agent
 from .._runtime.log import warn_once
+
+
+def recording_wanted() -> bool:
+    """Whether an engine's plugin has anything to do in this process: a run is named in the environment, or an agent runs."""
+    return not process.disabled() and bool(os.environ.get("STATAGENT_RUN") or running_agent())
 
 
 def wrap(owner: Any, name: str, before: Callable[..., Any] | None = None, after: Callable[..., Any] | None = None) -> None:

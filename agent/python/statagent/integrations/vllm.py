@@ -4,13 +4,10 @@ vLLM finds it by the entry point `vllm.general_plugins`. It does nothing unless 
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
-from .._runtime import process
-from .._runtime.current import running_agent
 from .._runtime.log import warn_once
-from ._engine_guard import wrap
+from ._engine_guard import recording_wanted, wrap
 
 if TYPE_CHECKING:
     from ._engine import Engine
@@ -23,7 +20,7 @@ _registered = False
 def register() -> None:
     """The entry point: vLLM calls it in each of its processes, before it makes a worker. Never raises."""
     global _registered
-    if _registered or process.disabled() or not (os.environ.get("STATAGENT_RUN") or running_agent()):
+    if _registered or not recording_wanted():
         return
     try:
         from vllm.v1.worker.worker_base import WorkerBase
