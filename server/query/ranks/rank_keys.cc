@@ -50,7 +50,18 @@ std::uint32_t KeyTable::IdOf(std::size_t attempt, std::uint32_t rank, const Tens
   Known& known = of_rank[def.id];
   if (known.id >= 0 && known.layout == &layout) return static_cast<std::uint32_t>(known.id);
   const std::uint64_t part = PartOf(def.key, layout, rank);
+  // Fast path: ranks mostly number their tensors alike.
+  if (def.id < newest_.size()) {
+    KeyInfo& info = keys_[newest_[def.id]];
+    if (info.part == part && info.key == def.key) {
+      info.placed = info.placed || layout.placement.has_value();
+      known = {.id = newest_[def.id], .layout = &layout};
+      return newest_[def.id];
+    }
+  }
   const std::uint32_t id = Intern(def.key, part, def.class_name);
+  if (def.id >= newest_.size()) newest_.resize(def.id + 1, id);
+  newest_[def.id] = id;
   keys_[id].placed = keys_[id].placed || layout.placement.has_value();
   const TensorRole role = keys_[id].role;
   if (role == TensorRole::kWeight || role == TensorRole::kState) {

@@ -65,6 +65,7 @@ class KeyTable {
   std::map<std::pair<TensorKey, std::uint64_t>, std::uint32_t> ids_;  // with the part
   std::vector<KeyInfo> keys_;
   std::map<std::pair<std::size_t, std::uint32_t>, std::vector<Known>> known_;  // attempt, rank
+  std::vector<std::uint32_t> newest_;  // by a definition's id: the last key that IdOf gave to one
 };
 
 // Whether ranks that have the tensor must agree on it: it is not an expert, and the configuration
