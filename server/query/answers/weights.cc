@@ -10,9 +10,10 @@
 #include "server/query/answers/message_parts.h"
 #include "server/query/compare/alignment.h"
 #include "server/query/compare/distance.h"
+#include "server/query/compare/paired_step.h"
 #include "server/query/compare/roundoff.h"
 #include "server/query/logical/one_run.h"
-#include "server/query/pairs/paired_step.h"
+#include "server/query/pairs/tensor_pair.h"
 
 namespace statcollect::query {
 namespace {
@@ -177,35 +178,28 @@ class Comparer {
         weights_(weights),
         names_(names),
         out_(out),
-        paired_(weights.step.observations.size()) {}
+        lacking_(weights.step.observations.size()) {}
 
   Status Add(std::uint32_t rank, const Weights& b) {
     Alignment::Options options{.names = &names_};
     options.wanted[static_cast<std::size_t>(Kind::kWeight)] = true;
     const Alignment alignment(weights_.catalogue, b.catalogue, options);
-    PairedStep step(weights_.step, b.step, alignment);
-    const auto pairs = step.TakePairs();
-    for (const TensorPair& pair : pairs)
-      STATCOLLECT_RETURN_IF_ERROR(AddPair(pair, rank, alignment));
-    for (std::size_t i = 0; i < paired_.size(); ++i) {
-      const auto id = static_cast<std::uint32_t>(i);
-      if (alignment.b_of(id) != Alignment::kNone || alignment.traits_a(id).grouped)
-        paired_[i] = true;
-    }
-    for (const Observation& seen : b.step.observations) {
-      const std::uint32_t id = seen.def->id;
-      if (alignment.a_of(id) != Alignment::kNone || alignment.traits_b(id).grouped) continue;
-      v1::WeightRow& row = NewRow(v1::WEIGHT_STATE_MISSING_IN_A, rank, seen);
-      row.set_name_b(seen.def->key.name);
-      only_b_.push_back(seen.def->key.name);
+    const PairedStep step(alignment, weights_.step.observations, b.step.observations);
+    for (const RecordPair& pair : step.pairs()) STATCOLLECT_RETURN_IF_ERROR(AddPair(pair, rank));
+    ++ranks_;
+    for (const LoneRecord& lone : step.only_a()) ++lacking_[lone.record.def->id];
+    for (const LoneRecord& lone : step.only_b()) {
+      const std::string& name = lone.record.def->key.name;
+      NewRow(v1::WEIGHT_STATE_MISSING_IN_A, rank, lone.record).set_name_b(name);
+      only_b_.push_back(name);
     }
     return Status::Ok();
   }
 
   void End(const std::string& map) {
     std::vector<std::string> only_a;
-    for (std::size_t i = 0; i < paired_.size(); ++i) {
-      if (paired_[i]) continue;
+    for (std::size_t i = 0; i < lacking_.size(); ++i) {
+      if (lacking_[i] < ranks_) continue;
       const Observation& seen = weights_.step.observations[i];
       NewRow(v1::WEIGHT_STATE_MISSING_IN_B, 0, seen).set_name_a(seen.def->key.name);
       only_a.push_back(seen.def->key.name);
@@ -224,7 +218,7 @@ class Comparer {
     return row;
   }
 
-  Status AddPair(const TensorPair& pair, std::uint32_t rank, const Alignment& alignment) {
+  Status AddPair(const RecordPair& pair, std::uint32_t rank) {
     out_.set_compared(out_.compared() + 1);
     if (HaveSameBits(pair.a, pair.b)) {
       out_.set_equal(out_.equal() + 1);
@@ -240,14 +234,14 @@ class Comparer {
       row.set_distance(compared.distance->value);
     else if (compared.agreement == Agreement::kIdentical)
       row.set_distance(0);  // all statistics agree, and bits cannot be compared
-    return Explain(pair, alignment.GroupAt(pair.a.def->id) != nullptr, row);
+    return Explain(pair, row);
   }
 
   // Why they are not equal, the most telling reason first.
-  Status Explain(const TensorPair& pair, bool grouped, v1::WeightRow& row) {
+  Status Explain(const RecordPair& pair, v1::WeightRow& row) {
     const DType a = pair.a.layout->dtype, b = pair.b.layout->dtype;
     const double rounding = std::max(UnitRoundoff(a), UnitRoundoff(b));
-    if (grouped) {
+    if (pair.group != nullptr) {
       if (row.has_distance() && row.distance() <= rounding)
         row.set_state(v1::WEIGHT_STATE_SAME_STATISTICS);
       return Status::Ok();
@@ -297,7 +291,8 @@ class Comparer {
   const Weights& weights_;
   const NameMap& names_;
   v1::GetWeightsResponse& out_;
-  std::vector<bool> paired_;  // by id of A's weights, with a weight of any rank of B
+  std::size_t ranks_ = 0;             // of B, compared so far
+  std::vector<std::size_t> lacking_;  // by id of A's weights: these ranks that have no counterpart
   std::vector<std::string> only_b_;
   bool has_earlier_ = false;
   std::vector<std::pair<std::uint64_t, Weights>> earlier_;

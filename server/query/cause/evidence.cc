@@ -151,28 +151,29 @@ void CompareLaunches(Evidence& evidence) {
 
 Result<std::vector<Pair>> MatchPairs(const CauseQuestion& question, std::uint64_t step,
                                      const StepData& of_a, const StepData& of_b,
-                                     Evidence::Paired& paired) {
+                                     PairedStep& paired) {
   const auto [attempt_a, attempt_b] = question.steps.at(step);
   STATCOLLECT_ASSIGN_OR_RETURN(auto a, question.a.Catalogue(attempt_a, question.ranks.a));
   STATCOLLECT_ASSIGN_OR_RETURN(auto b, question.b.Catalogue(attempt_b, question.ranks.b));
-  paired.step = PairedStep(of_a, of_b, question.aligner.For(question.place, *a, *b));
-  paired.pairs = paired.step.TakePairs();
+  paired = PairedStep(question.aligner.For(question.place, *a, *b), of_a.observations,
+                      of_b.observations);
   std::vector<Pair> pairs;
-  pairs.reserve(paired.pairs.size());
-  for (const TensorPair& pair : paired.pairs) pairs.push_back({.a = &pair.a, .b = &pair.b});
+  pairs.reserve(paired.pairs().size());
+  for (const RecordPair& pair : paired.pairs()) pairs.push_back({.a = &pair.a, .b = &pair.b});
   return pairs;
 }
 
 void NoteRounding(Evidence& evidence) {
   const std::uint64_t end = evidence.a.root != nullptr ? evidence.a.root->order : ~std::uint64_t{0};
   const Stage stage = evidence.root.stage;
-  for (const TensorPair& pair : evidence.paired_at.pairs) {
-    const DType a = pair.a.layout->dtype, b = pair.b.layout->dtype;
+  for (const Pair& pair : evidence.at) {
+    const DType a = pair.a->layout->dtype, b = pair.b->layout->dtype;
     if (!IsFloat(a) || !IsFloat(b)) continue;
     evidence.rounding = std::max({evidence.rounding, UnitRoundoff(a), UnitRoundoff(b)});
-    const bool before = pair.a.order < end && StageOf(pair.a.def->key) <= stage;
-    if (before && pair.a.def->key.kind == Kind::kOutput && std::isfinite(pair.distance))
-      evidence.rounding = std::max(evidence.rounding, pair.distance);
+    const bool before = pair.a->order < end && StageOf(pair.key()) <= stage;
+    if (!before || pair.key().kind != Kind::kOutput) continue;
+    const double distance = DistanceBetween(*pair.a, *pair.b);
+    if (std::isfinite(distance)) evidence.rounding = std::max(evidence.rounding, distance);
   }
 }
 
@@ -185,11 +186,10 @@ Status NoteNoise(const CauseQuestion& question, Evidence& evidence) {
     return Status::Ok();
   Twins::Step twin;
   STATCOLLECT_RETURN_IF_ERROR(question.twins->Read(0, question.ranks.a, step, twin));
-  const std::vector<TensorPair>& pairs = evidence.paired_at.pairs;
-  const auto of_twin = evidence.paired_at.step.InPlaceOfA(pairs, twin.by_id);
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    const double distance = of_twin[i].def == nullptr ? 0 : DistanceBetween(pairs[i].a, of_twin[i]);
-    if (std::isfinite(distance)) evidence.noise[&pairs[i].a] = distance;
+  for (const Pair& pair : evidence.at) {
+    const Observation of_twin = evidence.paired_at.InPlaceOfA(pair.a->def->id, twin.by_id);
+    const double distance = of_twin.def == nullptr ? 0 : DistanceBetween(*pair.a, of_twin);
+    if (std::isfinite(distance)) evidence.noise[pair.a] = distance;
   }
   return Status::Ok();
 }

@@ -13,7 +13,8 @@
 #include "common/records.h"
 #include "common/status.h"
 #include "server/query/cause/cause.h"
-#include "server/query/pairs/paired_step.h"
+#include "server/query/compare/paired_step.h"
+#include "server/query/pairs/tensor_pair.h"
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
 
@@ -55,12 +56,8 @@ struct Evidence {
   const CauseQuestion& question;
   const Divergence& root;
   Side a, b;
-  std::vector<Pair> at, before;  // in A's order of execution; of paired_at and paired_before
-  struct Paired {
-    PairedStep step;
-    std::vector<TensorPair> pairs;
-  };
-  Paired paired_at, paired_before;
+  PairedStep paired_at, paired_before;
+  std::vector<Pair> at, before;              // theirs
   std::optional<std::uint64_t> step_before;  // the compared step before the root's
   bool launched_together = false;       // both launches of the root's step begin at the same step
   bool first_update = false;            // the root's step is the first of both runs

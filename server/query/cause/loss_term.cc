@@ -15,8 +15,9 @@ namespace {
 
 // The gradients of a backward pass up to the first that differs.
 struct GradientsApart {
-  const TensorPair* at = nullptr;     // null: none does
-  const TensorPair* first = nullptr;  // of the pass
+  const Pair* at = nullptr;     // null: none does
+  const Pair* first = nullptr;  // of the pass
+  double by = 0;                // how far apart those of `at` are
 };
 
 // By more than rounding, and far more than those before it.
@@ -24,30 +25,33 @@ GradientsApart FindGradientsApart(const Evidence& evidence) {
   constexpr double kJump = 100;
   GradientsApart found;
   double before = 0;
-  for (const TensorPair& pair : evidence.paired_at.pairs) {
-    const TensorKey& key = pair.a.def->key;
+  for (const Pair& pair : evidence.at) {
+    const TensorKey& key = pair.key();
     if (key.kind != Kind::kGradOutput || key.mode != Mode::kTrain ||
-        key.micro_batch != evidence.root.micro_batch || pair.a.stats->l2 == 0)
+        key.micro_batch != evidence.root.micro_batch || pair.a->stats->l2 == 0)
       continue;
     if (found.first == nullptr) found.first = &pair;
-    if (pair.distance > std::max(evidence.RemainderOf(pair.a), kJump * before)) {
+    const double distance = DistanceBetween(*pair.a, *pair.b);
+    if (distance > std::max(evidence.RemainderOf(*pair.a), kJump * before)) {
       found.at = &pair;
+      found.by = distance;
       return found;
     }
-    before = std::max(before, pair.distance);
+    before = std::max(before, distance);
   }
   return found;
 }
 
-Divergence RowOfGradient(const TensorPair& pair, const Divergence& root) {
-  Divergence row = MakeRow(*pair.a.def, root.step, root.rank);
+Divergence RowOfGradient(const Pair& pair, const Divergence& root) {
+  Divergence row = MakeRow(*pair.a->def, root.step, root.rank);
   row.rank_b = root.rank_b;
   row.segment = root.segment;
-  SetComparison(row, Compare(pair.a, pair.b, root.tolerance, /*exact=*/false));
+  SetComparison(row, Compare(*pair.a, *pair.b, root.tolerance, /*exact=*/false));
   if (row.reason == Reason::kUnspecified) row.reason = Reason::kNumeric;
-  row.a = MakeSide(pair.a);
-  row.b = MakeSide(pair.b);
-  if (pair.b.def->key.name != pair.a.def->key.name) row.activation_b = pair.b.def->key.name;
+  row.a = MakeSide(*pair.a);
+  row.b = MakeSide(*pair.b);
+  const std::string& name_b = pair.b->def->key.name;
+  if (name_b != pair.key().name) row.activation_b = name_b;
   return row;
 }
 
@@ -58,15 +62,15 @@ Found FindLossTerm(const Evidence& evidence) {
   const Divergence& root = evidence.root;
   if (root.stage != Stage::kLoss) return std::nullopt;
   const GradientsApart apart = FindGradientsApart(evidence);
-  if (apart.at == nullptr || apart.at == apart.first || !std::isfinite(apart.at->distance))
+  if (apart.at == nullptr || apart.at == apart.first || !std::isfinite(apart.by))
     return std::nullopt;
-  const std::string name = Printable(apart.at->a.def->key.name);
+  const std::string name = Printable(apart.at->key().name);
   Cause cause = Make("loss_term",
                      "the term of " + Printable(root.activation) + " that is computed from " +
                          name + " differs " + evidence.AtStep() + ": the gradient of " + name +
                          " does, and those before it agree, from that of " +
-                         Printable(apart.first->a.def->key.name) + " on",
-                     Confidence::kLikely, apart.at->a.def->key.name);
+                         Printable(apart.first->key().name) + " on",
+                     Confidence::kLikely, apart.at->key().name);
   cause.at = RowOfGradient(*apart.at, root);
   cause.why_there = "the loss differs by what depends on it, and by nothing nearer to the loss";
   return cause;

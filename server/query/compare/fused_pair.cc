@@ -157,13 +157,10 @@ FusedPair Fuse(const NameRelation& relation, std::span<const Observation> a,
   return pair;
 }
 
-std::vector<Observation> PartsOf(std::span<const std::uint32_t> ids,
-                                 std::span<const Observation* const> by_id) {
-  std::vector<Observation> parts;
-  for (const std::uint32_t id : ids) {
-    if (by_id[id] != nullptr) parts.push_back(*by_id[id]);
-  }
-  return parts;
+std::optional<FusedPair> FuseGroup(const AlignedGroup& group, std::span<const Observation> a,
+                                   std::span<const Observation> b) {
+  if (a.size() < group.a.size() || b.size() < group.b.size()) return std::nullopt;
+  return Fuse(group.relation, a, b);
 }
 
 }  // namespace statcollect::query

@@ -5,11 +5,14 @@
 #define STATCOLLECT_SERVER_QUERY_COMPARE_FUSED_PAIR_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "server/query/compare/alignment.h"
 #include "server/query/compare/combine.h"
 #include "server/query/compare/name_map.h"
+#include "server/query/run_view.h"
 
 namespace statcollect::query {
 
@@ -26,9 +29,19 @@ struct FusedPair {
 FusedPair Fuse(const NameRelation& relation, std::span<const Observation> a,
                std::span<const Observation> b);
 
-// The parts of a side that a step has, given all of its records by id.
-std::vector<Observation> PartsOf(std::span<const std::uint32_t> ids,
-                                 std::span<const Observation* const> by_id);
+// The parts of a side of a group that a step has. `Records` finds one by its id.
+template <typename Records>
+std::vector<Observation> PartsOf(std::span<const std::uint32_t> ids, const Records& records) {
+  std::vector<Observation> parts;
+  for (const std::uint32_t id : ids) {
+    if (const auto found = records.Find(id)) parts.push_back(*found);
+  }
+  return parts;
+}
+
+// Absent unless these are all parts of the group: only together they are a pair.
+std::optional<FusedPair> FuseGroup(const AlignedGroup& group, std::span<const Observation> a,
+                                   std::span<const Observation> b);
 
 }  // namespace statcollect::query
 

@@ -7,6 +7,7 @@
 #include "common/twin_name.h"
 #include "server/query/compare/roundoff.h"
 #include "server/query/compare/step_order.h"
+#include "server/query/pairs/tensor_pair.h"
 #include "server/query/settings/dotted.h"
 
 namespace statcollect::query {
@@ -101,8 +102,7 @@ Result<std::string> Twins::WhyNot(Opened& twin, const TwinOf& of,
   bool sketched = false;
   double departed = 0;  // the largest distance so far
   for (const Observation& seen : a.observations) {
-    const Observation* const other =
-        seen.def->id < read.by_id.size() ? read.by_id[seen.def->id] : nullptr;
+    const Observation* const other = read.by_id.Find(seen.def->id);
     if (other == nullptr) continue;
     ++shared;
     sketched =
@@ -135,7 +135,7 @@ Status Twins::ReadOf(Opened& twin, std::size_t attempt_a, std::uint32_t rank, st
                      Step& to) const {
   to = {};
   STATCOLLECT_ASSIGN_OR_RETURN(auto of_a, a_.Catalogue(attempt_a, rank));
-  to.by_id.assign(of_a->activations.size(), nullptr);
+  to.by_id = ById(of_a->activations.size());
   const std::size_t attempt = twin.steps.at(step);
   if (!twin.view.ranks(attempt).contains(rank)) return Status::Ok();
   STATCOLLECT_ASSIGN_OR_RETURN(to.data, twin.view.Read(attempt, rank, step));
@@ -143,10 +143,8 @@ Status Twins::ReadOf(Opened& twin, std::size_t attempt_a, std::uint32_t rank, st
   STATCOLLECT_ASSIGN_OR_RETURN(to.scalars,
                                twin.view.Scalars(attempt, rank, {.first = step, .last = step}));
   const Alignment& alignment = twin.aligner.For(rank, *of_a, *own);
-  for (const Observation& seen : to.data.observations) {
-    const std::uint32_t id = alignment.a_of(seen.def->id);
-    if (id != Alignment::kNone) to.by_id[id] = &seen;
-  }
+  for (const Observation& seen : to.data.observations)
+    to.by_id.Set(alignment.a_of(seen.def->id), seen);
   return Status::Ok();
 }
 

@@ -15,7 +15,7 @@
 
 #include "common/status.h"
 #include "server/query/compare/alignment.h"
-#include "server/query/pairs/paired_step.h"
+#include "server/query/compare/paired_step.h"
 #include "server/query/run_view.h"
 #include "server/store/store.h"
 

@@ -78,7 +78,12 @@ Result<MeasuredStep> MeasuredModel::Measure(std::uint64_t step, StepPairs& now,
   MeasuredStep measured{.pairs = now.pairs};
   for (std::size_t t = 0; t < twins.size(); ++t) {
     STATCOLLECT_RETURN_IF_ERROR(twins_.Read(t, rank_, step, twins[t]));
-    measured.twins.push_back(now.paired.InPlaceOfA(now.pairs, twins[t].by_id));
+    std::vector<Observation>& in_place = measured.twins.emplace_back();
+    for (const TensorPair& pair : now.pairs) {
+      in_place.push_back(pair.loss != nullptr
+                             ? Observation()
+                             : now.paired.InPlaceOfA(pair.a.def->id, twins[t].by_id));
+    }
     measured.losses.push_back(LossesOf(now.pairs, now.losses_a, twins[t].scalars));
   }
   return measured;

@@ -64,8 +64,11 @@ Status StepPairsReader::Pair(std::uint64_t step, StepPairs& to) const {
   const auto [attempt_a, attempt_b] = plan_.stored.at(step);
   STATCOLLECT_ASSIGN_OR_RETURN(auto a, context_.a.Catalogue(attempt_a, ranks_.a));
   STATCOLLECT_ASSIGN_OR_RETURN(auto b, context_.b.Catalogue(attempt_b, ranks_.b));
-  to.paired = PairedStep(to.a, to.b, context_.aligner.For(place_, *a, *b));
-  to.pairs = to.paired.TakePairs();
+  to.paired =
+      PairedStep(context_.aligner.For(place_, *a, *b), to.a.observations, to.b.observations);
+  to.pairs.reserve(to.paired.pairs().size());
+  for (const RecordPair& pair : to.paired.pairs())
+    to.pairs.push_back({.a = pair.a, .b = pair.b, .distance = DistanceBetween(pair.a, pair.b)});
   return Status::Ok();
 }
 

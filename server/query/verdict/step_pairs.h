@@ -9,8 +9,9 @@
 
 #include "common/status.h"
 #include "server/query/compare/diff_plan.h"
+#include "server/query/compare/paired_step.h"
 #include "server/query/compare/rank_step_diff.h"
-#include "server/query/pairs/paired_step.h"
+#include "server/query/pairs/tensor_pair.h"
 #include "server/query/verdict/loss_scale.h"
 
 namespace statcollect::query {
