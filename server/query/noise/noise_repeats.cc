@@ -6,6 +6,7 @@
 #include "common/names.h"
 #include "common/step_set.h"
 #include "server/query/compare/distance.h"
+#include "server/query/compare/paired_step.h"
 #include "server/query/compare/step_order.h"
 
 namespace statcollect::query {
@@ -124,13 +125,8 @@ Result<std::vector<double>> RepeatNoise::Of(Repeat& repeat, const Spot& spot, st
                                repeat.view.Catalogue(spot.attempt_repeat, rank));
   const Alignment& alignment = repeat.aligner.For(rank, *catalogue_a, *catalogue_b);
   std::vector<double> noise(catalogue_a->activations.size(), 0);
-  std::vector<const Observation*> by_id(catalogue_b->activations.size(), nullptr);
-  for (const Observation& seen : b.observations) by_id[seen.def->id] = &seen;
-  for (const Observation& seen : a.observations) {
-    const std::uint32_t other = alignment.b_of(seen.def->id);
-    if (other == Alignment::kNone || by_id[other] == nullptr) continue;
-    noise[seen.def->id] = ApartBy(seen, *by_id[other]);
-  }
+  const PairedStep paired(alignment, a.observations, b.observations);
+  for (const RecordPair& pair : paired.pairs()) noise[pair.id_a()] = ApartBy(pair.a, pair.b);
   return noise;
 }
 
