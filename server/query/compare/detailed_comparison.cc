@@ -1,7 +1,6 @@
 #include "server/query/compare/detailed_comparison.h"
 
 #include <algorithm>
-#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -9,8 +8,8 @@
 #include <tuple>
 #include <utility>
 
-#include "server/query/compare/fused_pair.h"
 #include "server/query/compare/pair_judge.h"
+#include "server/query/compare/paired_step.h"
 
 namespace statcollect::query {
 namespace {
@@ -34,31 +33,16 @@ class DetailedComparison {
         a_(a),
         b_(b),
         to_(to),
+        paired_(alignment_, a, b, PairedStep::Kinds::kRequested),
         order_a_(a),
         order_b_(b) {}
 
   Status Run() {
     if (context_.limits.WantsRows(to_.step)) to_.rows.reserve(to_.tally.diverged);
-    Index(a_, alignment_.a(), by_id_a_);
-    Index(b_, alignment_.b(), by_id_b_);
-    for (const Observation& seen : a_) {
-      const ActivationTraits& traits = alignment_.traits_a(seen.def->id);
-      const AlignedGroup* const group = alignment_.GroupAt(seen.def->id);
-      if (group != nullptr) CompareGroup(*group);  // in A's order
-      if (!traits.wanted || traits.grouped) continue;
-      const std::uint32_t other = alignment_.b_of(seen.def->id);
-      const Observation* const b = other == Alignment::kNone ? nullptr : by_id_b_[other];
-      if (b == nullptr) {
-        AddMissing(seen, /*in_a=*/false, other != Alignment::kNone, PlaceOf(seen));
-        continue;
-      }
-      position_of_b_[b] = seen.order + 1ull;
-      ComparePair(seen, *b, *seen.def);
-    }
-    for (const AlignedGroup& group : alignment_.groups()) {
-      if (by_id_a_[group.a.front()] == nullptr) CompareGroup(group);
-    }
+    for (const RecordPair& pair : paired_.pairs()) ComparePair(pair);
     STATCOLLECT_RETURN_IF_ERROR(judge_.status());
+    for (const LoneRecord& lone : paired_.only_a())
+      AddMissing(lone.record, /*in_a=*/false, PlaceOf(lone.record));
     AddMissingInA();
     NoteExtraOutputs();
     if (context_.limits.WantsOrder(to_.step)) CompareOrder();
@@ -75,12 +59,6 @@ class DetailedComparison {
     const Observation* b = nullptr;
     Comparison comparison;
   };
-
-  static void Index(const Observations& side, const RankCatalogue& catalogue,
-                    std::vector<const Observation*>& by_id) {
-    by_id.assign(catalogue.activations.size(), nullptr);
-    for (const Observation& seen : side) by_id[seen.def->id] = &seen;
-  }
 
   static bool HasUpdate(const Observations& side) {
     return std::any_of(side.begin(), side.end(), [](const Observation& seen) {
@@ -99,9 +77,10 @@ class DetailedComparison {
     return row;
   }
 
-  void ComparePair(const Observation& a, const Observation& b, const TensorDef& def) {
+  void ComparePair(const RecordPair& both) {
+    const TensorDef& def = alignment_.a().activations[both.id_a()];
     const Stage stage = alignment_.traits_a(def.id).stage;
-    const Pair pair{&a, &b, judge_(a, b, def.id, /*interval=*/true)};
+    const Pair pair{&both.a, &both.b, judge_(both.a, both.b, def.id, /*interval=*/true)};
     if (pair.comparison.agreement != Agreement::kIncomparable) AddRow(pair, def, stage);
     if (stage != Stage::kForward) return;
     if (def.depth == 1) trace_.root = def.key.name;
@@ -139,78 +118,34 @@ class DetailedComparison {
     if (!diverged) previous = {&def, comparison.distance ? comparison.distance->value : 0.0};
   }
 
-  // The parts of a side that the step has; nothing if it lacks some.
-  static std::vector<const Observation*> Parts(const std::vector<std::uint32_t>& ids,
-                                               const std::vector<const Observation*>& by_id) {
-    std::vector<const Observation*> parts;
-    for (const std::uint32_t id : ids) {
-      if (by_id[id] != nullptr) parts.push_back(by_id[id]);
-    }
-    return parts;
-  }
-  static std::vector<Observation> Copies(const std::vector<const Observation*>& parts) {
-    std::vector<Observation> copies;
-    for (const Observation* part : parts) copies.push_back(*part);
-    return copies;
-  }
-
-  void CompareGroup(const AlignedGroup& group) {
-    if (!alignment_.traits_a(group.a.front()).wanted) return;
-    const auto a = Parts(group.a, by_id_a_), b = Parts(group.b, by_id_b_);
-    const bool whole = a.size() == group.a.size() && b.size() == group.b.size();
-    for (const Observation* part : b)
-      position_of_b_[part] = a.empty() ? 0 : a.front()->order + 1ull;
-    if (whole) {
-      const FusedPair& fused = fused_.emplace_back(Fuse(group.relation, Copies(a), Copies(b)));
-      const Observation& seen_a = observations_.emplace_back(fused.a.observation(a.front()->order));
-      const Observation& seen_b = observations_.emplace_back(fused.b.observation(b.front()->order));
-      return ComparePair(seen_a, seen_b, *a.front()->def);
-    }
-    // Some part is missing, so the others have nothing to be compared with.
-    for (const Observation* part : a) AddMissing(*part, false, true, PlaceOf(*part));
-    for (const Observation* part : b) {
-      const Spot spot = a.empty() ? order_b_.At(part->order) : order_a_.At(a.front()->order);
-      const std::uint64_t position = a.empty() ? 0 : a.front()->order + 1ull;
-      AddMissing(
-          *part, true, true,
-          order_a_.PlaceAt(spot, position, part->def->key, order_b_, part->order, to_.ranks.a));
-    }
-  }
-
-  void AddMissing(const Observation& seen, bool in_a, bool defined, const ReportOrder& place) {
+  void AddMissing(const Observation& seen, bool in_a, const ReportOrder& place) {
     const std::uint32_t id = seen.def->id;
     if (in_a ? alignment_.HasB(id, Alignment::kMissingSeen)
              : alignment_.HasA(id, Alignment::kMissingSeen))
       return;
+    const ActivationTraits& traits = in_a ? alignment_.traits_b(id) : alignment_.traits_a(id);
+    const std::uint32_t other = in_a ? alignment_.a_of(id) : alignment_.b_of(id);
     Divergence row = NewRow(*seen.def, place);
     row.reason = in_a ? Reason::kMissingInA : Reason::kMissingInB;
     (in_a ? row.b : row.a) = MakeSide(seen);
     to_.missing.push_back({.placed = {place, std::move(row)},
                            .in_a = in_a,
-                           .defined = defined,
+                           .defined = traits.grouped || other != Alignment::kNone,
                            .label = Label(seen.def->key),
                            .id = id});
   }
 
-  // Behind the last matched one before it, or as much later in the step as B ran it.
+  // At what it is behind, or as much later in the step as B ran it.
   void AddMissingInA() {
-    std::uint64_t position = 0;
     std::uint32_t after = 0;
-    Spot of_a, of_b;
-    for (const Observation& left : b_) {
-      const ActivationTraits& traits = alignment_.traits_b(left.def->id);
-      const Spot now = order_b_.At(left.order);
-      const auto matched = position_of_b_.find(&left);
-      if (matched != position_of_b_.end()) {
-        position = matched->second;
-        of_a = position == 0 ? Spot() : order_a_.At(static_cast<std::uint32_t>(position - 1));
-        of_b = position == 0 ? Spot() : now;
-      }
-      if (matched != position_of_b_.end() || !traits.wanted || traits.grouped) continue;
-      ReportOrder place = order_a_.PlaceAt(Behind(of_a, of_b, now), position, left.def->key,
-                                           order_b_, left.order, to_.ranks.a);
-      place.after = ++after;
-      AddMissing(left, /*in_a=*/true, alignment_.a_of(left.def->id) != Alignment::kNone, place);
+    for (const auto& [left, behind] : paired_.only_b()) {
+      const Spot of_a = behind ? order_a_.At(behind->a) : Spot();
+      const Spot of_b = behind ? order_b_.At(behind->b) : Spot();
+      const std::uint64_t position = behind ? behind->a + 1ull : 0;
+      ReportOrder place = order_a_.PlaceAt(Behind(of_a, of_b, order_b_.At(left.order)), position,
+                                           left.def->key, order_b_, left.order, to_.ranks.a);
+      if (!alignment_.traits_b(left.def->id).grouped) place.after = ++after;
+      AddMissing(left, /*in_a=*/true, place);
     }
   }
 
@@ -226,12 +161,10 @@ class DetailedComparison {
   void NoteExtraOutputs() {
     if (to_.missing.empty()) return;
     std::set<Call> of_a, of_b;  // those of which both sides have something
-    for (const Observation& seen : a_) {
-      const std::uint32_t other = alignment_.b_of(seen.def->id);
-      if (!IsOfOutput(seen.def->key) || other == Alignment::kNone || by_id_b_[other] == nullptr)
-        continue;
-      of_a.insert(CallOf(seen.def->key));
-      of_b.insert(CallOf(by_id_b_[other]->def->key));
+    for (const RecordPair& pair : paired_.pairs()) {
+      if (pair.group != nullptr || !IsOfOutput(pair.a.def->key)) continue;
+      of_a.insert(CallOf(pair.a.def->key));
+      of_b.insert(CallOf(pair.b.def->key));
     }
     for (MissingRecord& missing : to_.missing) {
       const RankCatalogue& having = missing.in_a ? alignment_.b() : alignment_.a();
@@ -281,13 +214,10 @@ class DetailedComparison {
   const Observations& a_;
   const Observations& b_;
   RankStepFindings& to_;
-  std::vector<const Observation*> by_id_a_, by_id_b_;
-  std::map<const Observation*, std::uint64_t> position_of_b_;  // in A's order, of what is matched
+  const PairedStep paired_;
   std::map<std::tuple<Stage, std::uint32_t, Mode>, Agreeing> agreeing_;
   std::vector<Pair> forward_;
   ForwardTrace trace_;
-  std::deque<FusedPair> fused_;
-  std::deque<Observation> observations_;
   const StepOrder order_a_, order_b_;
 };
 
