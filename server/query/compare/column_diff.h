@@ -1,5 +1,5 @@
 // Compares blocks of two runs as columns, where both have the same tensors in the same order:
-// nearly all pairs of a diff.
+// nearly all pairs of a diff. They are those of PairedStep, found once for all steps, for speed.
 #ifndef STATCOLLECT_SERVER_QUERY_COMPARE_COLUMN_DIFF_H_
 #define STATCOLLECT_SERVER_QUERY_COMPARE_COLUMN_DIFF_H_
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -61,11 +62,13 @@ class LoadedStep {
   // Call after all blocks were added and before any function below. `catalogue` defines all ids in
   // the blocks.
   void Index(const RankCatalogue& catalogue);
-  bool Has(std::uint32_t id) const { return places_[id].generation == generation_; }
-  // Precondition: Has(id).
-  Observation Of(std::uint32_t id) const {
-    const Place& place = places_[id];
-    return At(blocks_[place.block], place.index);
+  bool Has(std::uint32_t id) const {
+    return id < places_.size() && places_[id].generation == generation_;
+  }
+  // Absent: the step does not have it, or the id is Alignment::kNone.
+  std::optional<Observation> Find(std::uint32_t id) const {
+    if (!Has(id)) return std::nullopt;
+    return At(blocks_[places_[id].block], places_[id].index);
   }
   Observation At(const StatColumns& block, std::size_t i) const {
     return {.def = &catalogue_->activations[block.activation[i]],

@@ -251,11 +251,12 @@ class RankScan {
     });
   }
 
+  // The pairs of PairedStep, but block by block and without keeping any, because this is done for
+  // every step.
   Status CompareLoaded(RankStepFindings& at, PairJudge& judge, Quick& quick) {
     const Alignment& alignment = *at.alignment;
     loaded_a_.Index(alignment.a());
     loaded_b_.Index(alignment.b());
-    std::uint64_t matched = 0;
     forward_.clear();
     for (std::size_t at_block = 0; at_block < loaded_a_.blocks().size(); ++at_block) {
       const StatColumns& block = loaded_a_.blocks()[at_block];
@@ -264,25 +265,23 @@ class RankScan {
         const std::uint32_t id = block.activation[i];
         const ActivationTraits& traits = alignment.traits_a(id);
         if (!traits.wanted || traits.grouped) continue;
-        const std::uint32_t other = alignment.b_of(id);
-        if (other == Alignment::kNone || !loaded_b_.Has(other)) {
-          quick.missing |= !alignment.HasA(id, Alignment::kMissingSeen);
-          AddMissingCell(id, block.order[i], /*of_b=*/false, at);
+        const Observation a = loaded_a_.At(block, i);
+        const std::optional<Observation> b = loaded_b_.Find(alignment.b_of(id));
+        if (!b) {
+          NoteMissing(a, /*of_b=*/false, at, quick);
           continue;
         }
-        ++matched;
-        const Observation a = loaded_a_.At(block, i), b = loaded_b_.Of(other);
         if (traits.stage == Stage::kForward && a.def->key.kind != Kind::kBuffer) {
-          quick.moved |= a.order != b.order;
-          forward_.push_back({a.def, a.order, b.order});
+          quick.moved |= a.order != b->order;
+          forward_.push_back({a.def, a.order, b->order});
         }
-        ComparePair(a, b, id, traits.stage, judge, at, quick);
+        ComparePair(a, *b, id, traits.stage, judge, at, quick);
       }
     }
     distances_.BeginBlock(~std::uint32_t{0});  // behind all
     for (const AlignedGroup& group : alignment.groups()) CompareGroup(group, judge, at, quick);
     STATCOLLECT_RETURN_IF_ERROR(judge.status());
-    LookForMissingInA(alignment, matched, at, quick);
+    LookForMissingInA(at, quick);
     if (quick.moved && !quick.skipped && context_.limits.WantsOrder(at.step))
       quick.out_of_order = IsOutOfOrder();
     return Status::Ok();
@@ -318,56 +317,32 @@ class RankScan {
   void CompareGroup(const AlignedGroup& group, PairJudge& judge, RankStepFindings& at,
                     Quick& quick) {
     if (!at.alignment->traits_a(group.a.front()).wanted) return;
-    std::vector<Observation> parts_a, parts_b;
-    const auto gather = [](const auto& ids, const LoadedStep& loaded,
-                           std::vector<Observation>& parts) {
-      for (const std::uint32_t id : ids) {
-        if (loaded.Has(id)) parts.push_back(loaded.Of(id));
-      }
-    };
-    gather(group.a, loaded_a_, parts_a);
-    gather(group.b, loaded_b_, parts_b);
-    if (parts_a.size() == group.a.size() && parts_b.size() == group.b.size()) {
-      const auto [a, b] = Fuse(group.relation, parts_a, parts_b);
-      return ComparePair(a.observation(parts_a.front().order), b.observation(parts_b.front().order),
-                         group.a.front(), at.alignment->traits_a(group.a.front()).stage, judge, at,
-                         quick);
+    const auto parts_a = PartsOf(group.a, loaded_a_), parts_b = PartsOf(group.b, loaded_b_);
+    if (const auto fused = FuseGroup(group, parts_a, parts_b)) {
+      return ComparePair(fused->a.observation(parts_a.front().order),
+                         fused->b.observation(parts_b.front().order), group.a.front(),
+                         at.alignment->traits_a(group.a.front()).stage, judge, at, quick);
     }
-    for (const Observation& part : parts_a) {
-      quick.missing |= !at.alignment->HasA(part.def->id, Alignment::kMissingSeen);
-      AddMissingCell(part.def->id, part.order, /*of_b=*/false, at);
-    }
-    for (const Observation& part : parts_b) {
-      quick.missing |= !at.alignment->HasB(part.def->id, Alignment::kMissingSeen);
-      AddMissingCell(part.def->id, part.order, /*of_b=*/true, at);
-    }
+    for (const Observation& part : parts_a) NoteMissing(part, /*of_b=*/false, at, quick);
+    for (const Observation& part : parts_b) NoteMissing(part, /*of_b=*/true, at, quick);
   }
 
-  void AddMissingCell(std::uint32_t id, std::uint32_t order, bool of_b,
-                      RankStepFindings& at) const {
+  // `of_b`: whose record it is; the other run has nothing to compare it with.
+  void NoteMissing(const Observation& lone, bool of_b, RankStepFindings& at, Quick& quick) const {
+    const std::uint32_t id = lone.def->id;
+    quick.missing |= !(of_b ? at.alignment->HasB(id, Alignment::kMissingSeen)
+                            : at.alignment->HasA(id, Alignment::kMissingSeen));
     if (context_.cells)
-      at.cells.push_back({.id = id, .order = order, .of_b = of_b, .level = kHeatMissing});
+      at.cells.push_back({.id = id, .order = lone.order, .of_b = of_b, .level = kHeatMissing});
   }
 
-  void LookForMissingInA(const Alignment& alignment, std::uint64_t matched, RankStepFindings& at,
-                         Quick& quick) {
-    std::uint64_t wanted = 0;
-    for (const StatColumns& block : loaded_b_.blocks()) {
-      for (const std::uint32_t id : block.activation) {
-        const ActivationTraits& traits = alignment.traits_b(id);
-        wanted += traits.wanted && !traits.grouped ? 1 : 0;
-      }
-    }
-    if (wanted == matched) return;
+  void LookForMissingInA(RankStepFindings& at, Quick& quick) {
     for (const StatColumns& block : loaded_b_.blocks()) {
       for (std::size_t i = 0; i < block.size(); ++i) {
         const std::uint32_t id = block.activation[i];
-        const ActivationTraits& traits = alignment.traits_b(id);
-        if (!traits.wanted || traits.grouped) continue;
-        const std::uint32_t other = alignment.a_of(id);
-        if (other != Alignment::kNone && loaded_a_.Has(other)) continue;
-        quick.missing |= !alignment.HasB(id, Alignment::kMissingSeen);
-        AddMissingCell(id, block.order[i], /*of_b=*/true, at);
+        const ActivationTraits& traits = at.alignment->traits_b(id);
+        if (traits.wanted && !traits.grouped && !loaded_a_.Has(at.alignment->a_of(id)))
+          NoteMissing(loaded_b_.At(block, i), /*of_b=*/true, at, quick);
       }
     }
   }
