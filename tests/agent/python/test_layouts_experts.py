@@ -33,7 +33,7 @@ class Fused(nn.Module):
         self.experts.bias = nn.Parameter(torch.zeros(here, 20))
 
 
-def model_of(mixture: nn.Module, classes: int = 15) -> nn.Module:
+def model_of(mixture: nn.Module, classes: int = 15) -> nn.ModuleDict:
     """Blocks, too, are a list of modules of one class beside a matrix."""
     block = nn.ModuleDict({"norm": nn.LayerNorm(WIDTH), "mlp": mixture})
     return nn.ModuleDict(
@@ -99,10 +99,11 @@ def test_blocks_are_no_experts_of_a_head_with_as_many_rows(on_rank: Any, size: i
     patches = model_of(dense, classes=2 * size)
     patches["tokens"] = nn.Conv2d(3, WIDTH, 4)
     assert experts.find(patches) == experts.Experts() and experts.routers(patches) == []
-    model = model_of(Mixture(4 // size, 4), classes=2 * size)
+    mixture = Mixture(4 // size, 4)
+    model = model_of(mixture, classes=2 * size)
     assert len(experts.find(model).inside) == 3 * 4 // size
-    assert [router.matrix for router in experts.routers(model)] == [model["blocks"][0]["mlp"].router]
-    outer = nn.ModuleDict({"model": nn.ModuleDict(dict(model_of(dense).items())), "score": nn.Linear(WIDTH, 2 * size)})
+    assert [router.matrix for router in experts.routers(model)] == [mixture.router]
+    outer = nn.ModuleDict({"model": model_of(dense, classes=3), "score": nn.Linear(WIDTH, 2 * size)})
     assert experts.find(outer) == experts.Experts()
 
 
