@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -107,7 +108,12 @@ def test_clean_pairs_are_equal_in_every_layout_of_the_trainer(pair: Pair) -> Non
         answer = pair.tokens(layout)
         assert answer["verdict"] in ("identical", "within_tolerance"), answer
         assert [check for check in answer["comparable"] if not check["ok"]] == [], answer
-        assert not any(check["check"] == "taps" and "only" in check["detail"] for check in answer["comparable"]), answer
+        taps = next(check["detail"] for check in answer["comparable"] if check["check"] == "taps")
+        alone = [name for names in re.findall(r" only in \S+ \((.*?)\)", taps) for name in names.split(", ")]
+        # The plugin records no routers.
+        assert all(name.endswith(".gate") or name == "..." for name in alone) and (
+            alone == [] or pair.family in ("mixtral", "qwen3_moe")
+        ), taps
     text = pair.collector.statctl("diff", f"{pair.family}_padded", pair.family, "--tokens", *pair.map)
     assert text.code == 0, text.out
 
