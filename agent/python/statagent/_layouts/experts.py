@@ -144,11 +144,10 @@ def _lists(module: Any) -> Iterator[tuple[Any, list[tuple[str, Any]], Router]]:
         if not _are_alike([expert for _, expert in experts]):
             continue
         widths = {shape[-1] for shape in _sizes_of(experts[0][1]) if len(shape) == 2}
-        beside = [other for owner in {id(module): module, id(child): child}.values() for _, other in parts.children(owner)]
-        if _is_layer(experts[0][1], [other for other in beside if other is not child and other is not each], widths):
-            continue
         router = _beside(module, child, len(experts), widths)
-        if router is not None:
+        beside = around if child is each else [*around, *(other for _, other in parts.children(child))]
+        beside = [other for other in beside if other is not child and other is not each]
+        if router is not None and not _is_layer(experts[0][1], beside, widths):
             yield child, experts, router
 
 
