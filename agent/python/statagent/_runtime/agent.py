@@ -204,9 +204,18 @@ class Agent(AgentCells):
         self.clock.begin_step()
         if not (self.clock.wanted or (self.clock.inputs_wanted and kind == "batch")):
             return
+        try:
+            placement = placement_of(f"observe '{name}'", tensor, global_shape, offset, boxes, flat, partial)
+        except Exception as error:
+            self.refuse(str(error), str(name), kind)
+            return
+        self._observe_named(name, tensor, kind, path, micro_batch, placement)
+
+    def _observe_named(
+        self, name: str, tensor: Any, kind: str, path: str, micro_batch: int | None, placement: Placement | None
+    ) -> None:
         with self.clock.gate.recording():  # no other thread ends the step between the numbering and the record
             try:
-                placement = placement_of(f"observe '{name}'", tensor, global_shape, offset, boxes, flat, partial)
                 at = self.clock.micro_batch if micro_batch is None else micro_batch
                 handle = self.intern(name, kind, path, at, self.clock.next_call(name, kind, path, at))
             except Exception as error:
@@ -228,7 +237,7 @@ class Agent(AgentCells):
             if getattr(tensor, "requires_grad", False):
                 self._inspect_with_gradient(name, tensor)
             else:
-                self.observe(name, tensor)
+                self._observe_named(name, tensor, "inspect", "", None, None)
         except Exception as error:
             self.refuse(str(error), str(name), "inspect")
         self.clock.note_spent(begun)

@@ -81,36 +81,37 @@ class Positions:
                 each.stale = True
 
 
-class StepGate:
+class StepGate(AbstractContextManager[None]):
     """A thread that numbers a record and then makes it holds off threads that end the step, and these hold off new ones. No code of the
-    program runs inside, except how a foreign array gives its memory. Its contexts are no generators: those of a hook in front of a graph
-    with fullgraph=True would be refused by torch.compile."""
+    program runs inside, except how a foreign array gives its memory. No generator: torch.compile refuses one in a hook in front of a graph
+    with fullgraph=True."""
 
     def __init__(self) -> None:
         make_locks_of(self)
 
     def _make_locks(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._recording = 0
         self._ending = False
 
     def recording(self) -> AbstractContextManager[None]:
-        return _Recording(self)
+        return self
 
-    def begin_record(self) -> None:
-        with self._changed:
+    def __enter__(self) -> None:
+        with self._lock:
             while self._ending:
                 self._changed.wait()
             self._recording += 1
 
-    def end_record(self) -> None:
-        with self._changed:
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
             self._recording -= 1
-            if not self._recording:
+            if self._ending and not self._recording:
                 self._changed.notify_all()
 
     def begin_end(self) -> None:
-        with self._changed:
+        with self._lock:
             while self._ending:
                 self._changed.wait()
             self._ending = True
@@ -118,17 +119,6 @@ class StepGate:
                 self._changed.wait()
 
     def end_end(self) -> None:
-        with self._changed:
+        with self._lock:
             self._ending = False
             self._changed.notify_all()
-
-
-class _Recording(AbstractContextManager[None]):
-    def __init__(self, gate: StepGate) -> None:
-        self._gate = gate
-
-    def __enter__(self) -> None:
-        self._gate.begin_record()
-
-    def __exit__(self, *_: object) -> None:
-        self._gate.end_record()

@@ -139,7 +139,8 @@ class StepClock(ClockCells):
 
     def next_call(self, *key: Any) -> int:
         """The next call index of an identity in this step, from 0."""
-        return next(self._calls.setdefault(key, itertools.count()))  # one step of the interpreter: threads get different ones
+        calls = self._calls.get(key) or self._calls.setdefault(key, itertools.count())
+        return next(calls)  # one step of the interpreter: threads get different ones
 
     # --- the pass of the thread that asks
 
