@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,28 +19,26 @@ def environment(collector: Collector, run: str, **extra: str) -> dict[str, str]:
 
 
 def record(
-    collector: Collector, run: str, *command: str | Path, cwd: Path | None = None, timeout: float = 300, **extra: str
+    collector: Collector,
+    run: str,
+    *command: str | Path,
+    cwd: Path | None = None,
+    timeout: float = 300,
+    cold: bool = False,
+    **extra: str,
 ) -> Finished:
-    """Without a line of ours in the program. An interpreter of its own, because it is instrumented at its start."""
+    """Without a line of ours in the program."""
     words = [str(word) for word in command]
-    return run_command(words, env=environment(collector, run, **extra), timeout=timeout, cwd=cwd, cold=True)
+    return run_command(words, env=environment(collector, run, **extra), timeout=timeout, cwd=cwd, cold=cold)
 
 
-def record_each(collector: Collector, folder: Path, jobs: dict[str, list[str]]) -> dict[str, Finished]:
-    """As `record`, for each run with its program and arguments, in forks of one process that has imported torch. A word NAME=VALUE before
-    the program is a variable."""
-    orders = []
+def record_each(collector: Collector, jobs: dict[str, list[str]]) -> dict[str, Finished]:
+    """As `record`, for each run with its program and arguments. A word NAME=VALUE before the program is a variable."""
+    found = {}
     for run, words in jobs.items():
         variables = dict(word.split("=", 1) for word in words if "=" in word)
-        orders.append({"run": run, "arguments": [word for word in words if "=" not in word], "env": variables})
-    done = record(collector, "", sys.executable, PROGRAMS / "each.py", folder, json.dumps(orders), timeout=800)
-    assert done.code == 0, done.err
-    return {
-        run: Finished(
-            int((folder / f"{run}.code").read_text()), *((folder / f"{run}.{name}").read_text() for name in ("out", "err"))
-        )
-        for run in jobs
-    }
+        found[run] = record(collector, run, sys.executable, *(word for word in words if "=" not in word), **variables)  # type: ignore[arg-type]
+    return found
 
 
 def bare(*command: str | Path, cwd: Path | None = None, **extra: str) -> Finished:

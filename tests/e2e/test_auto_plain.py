@@ -52,7 +52,7 @@ EACH = [*AS_BY_HAND, "compiled", "compiled_step", *PHASES, *NOT_RECORDED, *LATE,
 
 
 @pytest.fixture(scope="module")
-def recorded(shared_collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finished]:
+def recorded(shared_collector: Collector) -> dict[str, Finished]:
     """What each program did, without a line of ours; its run is named after it."""
     jobs = {
         **{case: plain(case) for case in EACH},
@@ -64,8 +64,8 @@ def recorded(shared_collector: Collector, tmp_path_factory: pytest.TempPathFacto
         "page": plain("teacher", "STATAGENT_PAGE=http://127.0.0.1:7434/", "STATAGENT_STEPS=0-1"),
         "away": plain("teacher", "STATAGENT_COLLECTOR=127.0.0.1:1", "STATAGENT_CONNECT_TIMEOUT=0.1"),
     }
-    found = record_each(shared_collector, tmp_path_factory.mktemp("each"), jobs)
-    again = record_each(shared_collector, tmp_path_factory.mktemp("again"), {"quiet": plain("teacher")})
+    found = record_each(shared_collector, jobs)
+    again = record_each(shared_collector, {"quiet": plain("teacher")})
     return {**found, "taken": again["quiet"]}
 
 
@@ -96,7 +96,7 @@ def test_a_program_without_a_line_of_ours_is_recorded_as_one_that_calls_the_agen
 
 
 def test_a_process_of_its_own_is_recorded_as_one_of_many(collector: Collector, without: Callable[[str], Finished]) -> None:
-    auto = record(collector, "auto", *program("plain.py", "nanogpt"))
+    auto = record(collector, "auto", *program("plain.py", "nanogpt"), cold=True)
     assert auto.code == 0 and auto.out == without("nanogpt").out
     by_hand(collector, "hand", *program("plain.py", "nanogpt", "--hand"))
     assert_same(collector, "hand", "auto")
@@ -258,6 +258,6 @@ def test_an_agent_that_cannot_start_is_said_once_and_changes_nothing(
 def test_an_interpreter_that_only_looks_pays_nothing(collector: Collector) -> None:
     """No module of ours is imported before an optimizer is made."""
     script = "import sys, torch; print([name for name in sys.modules if name.startswith('statagent')], torch.nn.Module.__call__.__name__)"
-    done = record(collector, "none", sys.executable, "-c", script)
+    done = record(collector, "none", sys.executable, "-c", script, cold=True)
     assert done.out == "[] _wrapped_call_impl\n" and done.err == "", done.err
     assert os.environ.get("STATAGENT_AUTO") is None

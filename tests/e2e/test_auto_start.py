@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from auto_runs import PROGRAMS, START, environment, lines, program, record, summary
+from auto_runs import PROGRAMS, START, environment, lines, program, summary
+from auto_runs import record as record_in_a_fork
 from conftest import Collector, run_command
 
 TRAIN = """
@@ -21,6 +23,8 @@ for _ in range(2):
 print("trained")
 """
 FAKE_TORCH = "__version__ = '1.13.1'\nprint('imported')\n"
+
+record = functools.partial(record_in_a_fork, cold=True)  # what these tests are of
 
 
 def environment_without(*names: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from conftest import STATCTL, Collector, Finished, agent_environment, run_command, wait_until
+from conftest import STATCTL, WARM, Collector, Finished, agent_environment, run_command, wait_until
 
 SCRIPT = """
 import os, sys, torch
@@ -27,7 +27,7 @@ for step in range(8):
     optimizer.zero_grad()
 print("trained", step + 1)
 """
-TRAIN = [sys.executable, "train.py"]
+TRAIN = ["python", "train.py"]
 
 
 @pytest.fixture
@@ -36,11 +36,17 @@ def work(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def statctl(folder: Path, *arguments: str, **variables: str) -> Finished:
-    """With its own collector; the package is found beside statctl."""
-    env = agent_environment(**variables)
+def training_environment(**variables: str) -> dict[str, str]:
+    """In which statctl finds the package beside itself, and `python` is a fork."""
+    env = WARM.on_path(agent_environment(**variables))
     del env["PYTHONPATH"]
-    return run_command([str(STATCTL), "--data-dir", str(folder / "data"), *arguments], cwd=folder, env=env)
+    return env
+
+
+def statctl(folder: Path, *arguments: str, **variables: str) -> Finished:
+    """With its own collector."""
+    command = [str(STATCTL), "--data-dir", str(folder / "data"), *arguments]
+    return run_command(command, cwd=folder, env=training_environment(**variables))
 
 
 def answer(folder: Path, *arguments: str) -> dict[str, object]:
@@ -237,7 +243,7 @@ def test_the_data_folder_is_no_code_wherever_it_is(work: Path, data: str) -> Non
     git(work, "add", "-A")
     git(work, "commit", "-qm", "first")
     command = ["--data-dir", data, "ab", "--steps", "1", "--no-twins", "--reuse", "--", *TRAIN]
-    again = [run_command([str(STATCTL), *command], cwd=work / "below", env=agent_environment(PYTHONPATH="")) for _ in range(2)]
+    again = [run_command([str(STATCTL), *command], cwd=work / "below", env=training_environment()) for _ in range(2)]
     assert [done.code for done in again] == [0, 0], again
     assert ["A: 'ab-a' is as it was last time" in done.err for done in again] == [False, True], again
 
@@ -313,6 +319,7 @@ def test_diff_of_files(work: Path) -> None:
         spill = {"STATAGENT_COLLECTOR": "127.0.0.1:1", "STATAGENT_SPILL_DIR": str(work / run), "STATAGENT_CONNECT_TIMEOUT": "0.2"}
         env = agent_environment(STATAGENT_RUN=run, **spill)
         watching = SCRIPT.replace("for step", "import statagent\nstatagent.init()\nstatagent.watch(model, optimizer)\nfor step")
+        watching += "statagent.close(timeout=0.5)\n"  # nobody will come
         assert run_command([sys.executable, "-c", watching, *extra], env=env).code == 0
     before = {path: path.read_bytes() for path in work.glob("*/*.spill")}
     assert len(before) == 2

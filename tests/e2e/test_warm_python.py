@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -15,13 +16,37 @@ PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "s
 def test_a_fork_has_the_files_arguments_environment_and_exit_code_of_a_program() -> None:
     script = """
 import os, sys
-print("torch" in sys.modules, sys.argv[1:], os.environ["STATAGENT_RUN"], sys.stdin.readline().strip())
+print(os.getppid(), sys.argv[1:], os.environ["STATAGENT_RUN"], sys.stdin.readline().strip())
 print("to stderr", file=sys.stderr)
 sys.exit(7)
 """
     process = start_python(["-c", script, "a", "b"], env=WARM.environment(STATAGENT_RUN="r"), **PIPES)
-    assert process.communicate("line\n", timeout=60) == ("True ['a', 'b'] r line\n", "to stderr\n")
+    out, err = process.communicate("line\n", timeout=60)
+    parent, said = out.split(" ", 1)
+    assert (said, err) == ("['a', 'b'] r line\n", "to stderr\n")
+    assert int(parent) != os.getpid(), "the program is a fork of the server"
     assert process.returncode == 7
+
+
+def test_a_fork_sees_torch_when_it_imports_it_and_whoever_waits_for_that_is_told(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("""
+import sys
+class Waiting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            print("told")
+sys.meta_path.insert(0, Waiting())
+""")
+    script = """
+import sys
+print([name for name in sys.modules if name.partition(".")[0] == "torch"])
+from torch.nn import functional
+import torch
+print(torch.__spec__.loader is torch.__loader__, torch.nn.functional is functional is sys.modules["torch.nn.functional"])
+"""
+    for path, said in ((str(tmp_path), "[]\ntold\nTrue True\n"), ("", "[]\nTrue True\n")):
+        process = start_python(["-c", script], env=WARM.environment(PYTHONPATH=path), **PIPES)
+        assert process.communicate(timeout=60) == (said, "")
 
 
 def test_an_exception_is_shown_and_ends_with_1_after_the_handlers_of_atexit() -> None:
@@ -63,9 +88,9 @@ def test_a_program_does_not_outlive_its_killed_stand_in() -> None:
 def test_what_torch_reads_at_its_import_needs_an_interpreter_of_its_own() -> None:
     env = WARM.environment(OMP_NUM_THREADS="2")
     assert not WARM.takes(env)
-    process = start_python(["-c", "import os, sys; print('torch' in sys.modules, os.getpid())"], env=env, **PIPES)
+    process = start_python(["-c", "import os; print(os.getpid())"], env=env, **PIPES)
     out, _ = process.communicate(timeout=60)
-    assert out.split() == ["False", str(process.pid)]
+    assert out.split() == [str(process.pid)]
 
 
 def test_programs_run_beside_each_other() -> None:

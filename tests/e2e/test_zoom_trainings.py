@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import STATCTL, Collector, agent_environment, run_command
-from test_front_door import answer, statctl
+from conftest import STATCTL, Collector, run_command
+from test_front_door import answer, statctl, training_environment
 
 SCRIPT = """
 import os, sys, torch
@@ -31,7 +30,7 @@ for step in range(8):
 print("trained", step + 1)
 """
 LINE = "train.py:9"
-TRAIN = [sys.executable, "train.py"]
+TRAIN = ["python", "train.py"]
 AB = ["ab", "--steps", "4", "--no-twins", "--zoom", "--env-b", "EPS=0.1"]
 
 
@@ -113,7 +112,7 @@ for step in range(2):
 
 def test_what_goes_into_the_root_is_looked_for_in_the_module_around_it(work: Path) -> None:
     (work / "mask.py").write_text(MASK)
-    train = [sys.executable, "mask.py"]
+    train = ["python", "mask.py"]
     done = statctl(work, "ab", "--steps", "1", "--no-twins", "--zoom", "--", *train, "---", *train, "--no-mask")
     assert done.code == 1 and done.out.startswith("DIVERGED at step 0, rank 0, forward, 1.out (Linear)"), done.err
     assert "every operator of 1.out is recorded" in done.err and "every operator of 1 is recorded" in done.err
@@ -126,22 +125,27 @@ def test_what_goes_into_the_root_is_looked_for_in_the_module_around_it(work: Pat
 def test_zoom_trains_both_again_as_they_were_recorded(work: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     # Words that a shell would split, and a variable that affects numbers.
     assert statctl(work, "run", "base", "--", *TRAIN, "--name", "two words\n").code == 0
-    assert statctl(work, "run", "ort", "--", "env", "EPS=0.1", *TRAIN, "--name", "it's", OMP_NUM_THREADS="2").code == 0
+    assert (
+        statctl(work, "run", "ort", "--", "env", "EPS=0.1", *TRAIN, "--name", "it's", CUBLAS_WORKSPACE_CONFIG=":16:8").code == 0
+    )
     listed = statctl(work, "zoom", "base", "ort")
     assert listed.code == 2 and "--train" in listed.err
     assert "statctl run ort.zoom -- env EPS=0.1 " in listed.out, listed.out
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     command = [str(STATCTL), "--data-dir", str(work / "data"), "zoom", "base", "ort", "--train", "--yes"]
-    done = run_command(command, cwd=elsewhere, env=agent_environment(PYTHONPATH=""))
+    done = run_command(command, cwd=elsewhere, env=training_environment())
     assert done.code == 1, done.err
     assert f"A: as 'base' was recorded, in {work}; the environment is that of this shell" in done.err
-    assert f"B: as 'ort' was recorded, in {work}; the environment is that of this shell, but for OMP_NUM_THREADS=2: " in done.err
+    assert (
+        f"B: as 'ort' was recorded, in {work}; the environment is that of this shell, but for CUBLAS_WORKSPACE_CONFIG=:16:8: "
+        in done.err
+    )
     assert f"{LINE}  in Norm.forward" in done.out and "eps  1e-05 in base.zoom, 0.1 in ort.zoom" in done.out
     shown: dict[str, Any] = {run: answer(work, "show", run) for run in ("base", "base.zoom", "ort", "ort.zoom")}
     for run in ("base", "ort"):
         first, again = shown[run]["config"], shown[f"{run}.zoom"]["config"]
         assert {first[key] == again[key] for key in ("command_line", "recording.folder")} == {True}
-        assert first.get("env.OMP_NUM_THREADS") == again.get("env.OMP_NUM_THREADS")
+        assert first.get("env.CUBLAS_WORKSPACE_CONFIG") == again.get("env.CUBLAS_WORKSPACE_CONFIG")
         assert shown[f"{run}.zoom"]["summary"]["steps"] == 1
     # How a training was started is no difference of settings.
     settings = {row["key"] for row in statctl(work, "--format", "json", "diff", "base", "ort").json()["inputs"]["config"]}
@@ -173,7 +177,7 @@ def test_zoom_does_not_train_what_it_does_not_know(work: Path) -> None:
     secret = ("--api-key", "c2VjcmV0IHRoYXQgaXMgbG9uZw")
     assert statctl(work, "run", "secret", "--", "env", "EPS=0.1", *TRAIN, *secret).code == 0
     gone = run_command([str(STATCTL), "--data-dir", str(work / "data"), "run", "gone", "--", "env", "EPS=0.1", *TRAIN],
-                       cwd=below, env=agent_environment(PYTHONPATH=""))  # fmt: skip
+                       cwd=below, env=training_environment())  # fmt: skip
     assert gone.code == 0, gone.err
     (below / "train.py").unlink()
     below.rmdir()

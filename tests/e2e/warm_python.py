@@ -1,7 +1,9 @@
 """A Python process that has imported torch and runs programs in forks of itself: importing takes longer than most tests' training.
 
 A fork becomes what `python -c SCRIPT ...`, `python -m MODULE ...` or `python FILE ...` would be, up to its exit code and the handlers of
-`atexit`; the interpreter's own teardown is left out, and tests of that need a process of their own. Only torch has been imported there, no module of statcollect. `Warm` is the tests' side. This file run as a program is the server; the
+`atexit`; the interpreter's own teardown is left out, and tests of that need a process of their own. Only torch has been imported there, no
+module of statcollect, and a fork does not see it before it imports it, too: the sitecustomize on its PYTHONPATH, which a fork runs as an
+interpreter does at its start, may wait for that. `Warm` is the tests' side. This file run as a program is the server; the
 interpreter's stand-in, warm_client.py, asks it for a fork where a launcher starts ranks, or a test a process that it wants to hold.
 
 A request is one packet on a Unix socket: the program as JSON, with the three standard files. The answer is the fork's pid, and at its
@@ -11,18 +13,21 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import copy
 import gc
 import json
 import os
 import runpy
 import selectors
 import signal
+import site
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import types
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,7 +36,7 @@ _FREE = (
     "STATAGENT_", "STATCTL_", "TORCHINDUCTOR_CACHE_DIR", "PYTEST_CURRENT_TEST", "PYTHONPATH", "PYTHON_EXEC", "STATCOLLECT_", "PWD",
     "RANK", "LOCAL_", "WORLD_SIZE", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "TORCH_NCCL_", "ACCELERATE_", "FAULT_CATALOGUE_",
     "DS_ACCELERATOR", "CUDA_VISIBLE_DEVICES", "PATH", "GLOO_", "SLURM_", "NODE", "MAIN", "COLLECTOR_",
-    "SHLVL", "OLDPWD", "_", "PYTHON=",
+    "SHLVL", "OLDPWD", "_", "PYTHON=", "EPS=", "CUBLAS_WORKSPACE_CONFIG",
 )  # fmt: skip
 _PACKET_MAX = 1 << 18  # an environment and a script
 
@@ -87,6 +92,11 @@ class Warm:
                 self._start()
             assert self._folder is not None
             return {"STATCOLLECT_WARM": f"{self._folder.name}/socket", "PYTHON_EXEC": f"{self._folder.name}/python"}
+
+    def on_path(self, env: dict[str, str]) -> dict[str, str]:
+        """The environment for a program that starts `python`: that is a fork, too, and instrumented as an interpreter would be."""
+        warm = self.stand_in()
+        return {**env, **warm, "PATH": f"{Path(warm['PYTHON_EXEC']).parent}:{env['PATH']}"}
 
     def _start(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -218,13 +228,42 @@ class _Server:
         if unbuffered:
             sys.stdout.reconfigure(write_through=True)
             del request["arguments"][0]
-        before, after = (env.get("PYTHONPATH", "").split(":") for env in (os.environ, request["env"]))
+        before, after = (env.get("PYTHONPATH", "") for env in (os.environ, request["env"]))
         if before != after:
-            first = sys.path.index(before[0])
-            sys.path[first : first + len(before)] = after
+            first = sys.path.index(before.partition(":")[0])
+            sys.path[first : first + len(before.split(":"))] = after.split(":") if after else []
         os.environ.clear()
         os.environ.update(request["env"])
         os.chdir(request["cwd"])
+        sys.meta_path.insert(0, _Unseen("torch"))
+        sys.modules.pop("sitecustomize", None)
+        site.execsitecustomize()
+
+
+class _Unseen:
+    """A package that is there, but that nobody sees before it is imported: a finder and loader that then puts it back. Whoever waits for the
+    import, by a finder of its own, is told of it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._modules = {key: sys.modules.pop(key) for key in list(sys.modules) if f"{key}.".startswith(f"{name}.")}
+        self._spec = self._modules[name].__spec__
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name != self._name:
+            return None
+        spec = copy.copy(self._spec)
+        assert spec is not None
+        spec.loader = self  # type: ignore[assignment]
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        return self._modules[self._name]
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__spec__ = self._spec
+        sys.meta_path.remove(self)
+        sys.modules.update(self._modules)
 
 
 def _serve(path: str) -> list[str] | None:
