@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -112,21 +113,25 @@ int WithFiles(Session& session, const DiffOptions& options,
         attempted,
         {Code::kPermissionDenied,
          "make a temporary folder; expected one this user may write; TMPDIR names another"});
-  const auto own = std::make_shared<std::unique_ptr<OwnCollector>>();
-  Collector collector({.locate = [&](const std::function<bool()>& cancelled) -> Result<Located> {
-    auto used = OwnCollector::Use(folder.path(), cancelled);
-    if (!used.ok()) return used.status();
-    *own = *std::move(used);
-    return Located{.address = (*own)->address(), .passing = true};
-  }});
-  const auto cancel = session.collector().OnCancel([&collector] { (void)collector.Cancel(); });
-  Session files(session.options(), session.terminal(), collector);
-  const Collector::Task task(collector);
-  DiffOptions loaded = options;
-  int code = Load(files, attempted, {}, loaded.run_a);
-  if (code == kExitSame) code = Load(files, attempted, loaded.run_a, loaded.run_b);
-  if (code == kExitSame) code = compare(files, loaded);
-  if (*own != nullptr) (*own)->End();
+  std::unique_ptr<OwnCollector> own;
+  int code = kExitSame;
+  {
+    Collector collector({.locate = [&](const std::function<bool()>& cancelled) -> Result<Located> {
+      auto used = OwnCollector::Use(folder.path(), cancelled);
+      if (!used.ok()) return used.status();
+      own = *std::move(used);
+      return Located{.address = own->address(), .passing = true};
+    }});
+    const auto cancel = session.collector().OnCancel([&collector] { (void)collector.Cancel(); });
+    Session files(session.options(), session.terminal(), collector);
+    const Collector::Task task(collector);
+    DiffOptions loaded = options;
+    code = Load(files, attempted, {}, loaded.run_a);
+    if (code == kExitSame) code = Load(files, attempted, loaded.run_a, loaded.run_b);
+    if (code == kExitSame) code = compare(files, loaded);
+  }  // First the connection: gRPC reads it only within calls, and the collector, when it ends,
+     // waits 5 s for who does not answer.
+  if (own != nullptr) own->End();
   return code;
 }
 
