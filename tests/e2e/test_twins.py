@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import SMALL, STATCTL, TRAIN, Collector, Finished, run_command, torchrun, wait_until
+from conftest import SMALL, STATCTL, TRAIN, WARM, Collector, Finished, run_command, torchrun, wait_until
 
 SCRIPT = """
 import sys, torch, statagent
@@ -30,7 +30,7 @@ for step in range(4):
 print("trained", flush=True)
 statagent.close(timeout=20)
 """
-TRAINING = (sys.executable, "-c", SCRIPT)
+TRAINING = ("python", "-c", SCRIPT)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def base(shared_collector: Collector) -> Collector:
 def twins(collector: Collector, *arguments: str, options: tuple[str, ...] = (), timeout: float = 300) -> Finished:
     env = {**collector.environment(), "STATCTL_COLLECTOR": collector.address}
     env.pop("STATAGENT_COLLECTOR")  # statctl's own is passed on
-    return run_command([str(STATCTL), *options, "twins", *arguments], env=env, timeout=timeout)
+    return run_command([str(STATCTL), *options, "twins", *arguments], env=WARM.on_path(env), timeout=timeout)
 
 
 def names(collector: Collector, *arguments: str) -> list[str]:
@@ -107,7 +107,7 @@ def test_the_ladder_has_three_more_sizes(base: Collector) -> None:
 
 def test_twins_of_two_ranks(collector: Collector) -> None:
     collector.train("ddp")
-    done = twins(collector, "ddp", "--quick", "--steps", "0-1", "--", *torchrun(2, str(TRAIN), *SMALL))
+    done = twins(collector, "ddp", "--quick", "--steps", "0-1", "--", "python", *torchrun(2, str(TRAIN), *SMALL)[1:])
     assert done.code == 0, done.err
     shown = collector.json("show", "ddp.twin-1-1")["summary"]
     assert shown["ranks"] == 2 and shown["steps"] == 2
