@@ -138,6 +138,8 @@ step "unit tests (ctest)"
 ctest --preset "$preset" | tee "$work/ctest.log"
 if [ "$unit_only" = 0 ]; then
   step "Python, layering, README and end-to-end tests (pytest)"
+  # Hundreds of processes import these, also where PYTHONDONTWRITEBYTECODE keeps each of them from leaving its bytecode to the next.
+  .venv/bin/python -m compileall -q agent/python client/python
   colour=()
   [ ! -t 1 ] || colour=(--color=yes)
   # A worker more than cores: the tests wait half of their time (decision 49). Slow files come first: tests/e2e/conftest.py has their order.

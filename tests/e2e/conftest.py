@@ -271,9 +271,10 @@ def wait_until(condition: Any, timeout: float = 20, what: str = "condition") -> 
 
 # The files that take longest, longest first: with several workers a long file that starts last is waited for.
 SLOW = (
-    "test_bench", "test_clickhouse", "test_clickhouse_replicated", "test_demo_cluster", "test_wheel", "test_page", "test_alarms", "test_tls",
-    "test_fault_catalogue", "test_layouts", "test_overhead",
-    "test_init", "test_compiled", "test_compile", "test_export", "test_verdict_bench", "test_imports", "test_frameworks_torch",
+    "test_clickhouse_replicated", "test_bare_root", "test_page", "test_wheel", "test_auto_trainers", "test_clickhouse", "test_bench",
+    "test_demo_cluster", "test_migrate", "test_set_ups", "test_auto_start", "test_auto_plain", "test_clickhouse_shards", "test_compiled",
+    "test_tls", "test_fault_catalogue", "test_front_door", "test_some_ranks", "test_zoom_trainings", "test_twins", "test_alarms", "test_layouts",
+    "test_overhead", "test_init", "test_compile", "test_export", "test_verdict_bench", "test_imports", "test_frameworks_torch",
     "test_captures", "test_spill", "test_buffers", "test_pytest_plugin", "test_rollback", "test_half_open", "test_durability",
     "test_gil", "test_python_client", "test_types", "test_tokens", "test_launch_examples", "test_verdict_rows", "test_picture",
 )  # fmt: skip
