@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import Collector, Finished, run_command, torchrun
+from conftest import Collector, Finished, run_command, torchrun, wait_until
 
 SCRIPT = textwrap.dedent("""
     import os, sys, torch, statagent
@@ -19,7 +19,8 @@ SCRIPT = textwrap.dedent("""
     torch.manual_seed(1)
     model = nn.parallel.DistributedDataParallel(nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    agent = statagent.init(ranks=sys.argv[1] or None, connect_timeout=float(os.environ.get("WAIT", 5)))
+    wait = float(os.environ.get("WAIT", 5))  # for the collector
+    agent = statagent.init(ranks=sys.argv[1] or None, connect_timeout=wait)
     assert (agent.rank(), agent.world_size(), statagent.rank()) == (rank, distributed.get_world_size(), rank)
     with statagent.watch(model, optimizer):
         for step in range(3):
@@ -30,7 +31,7 @@ SCRIPT = textwrap.dedent("""
             statagent.log_scalar("loss", loss)
             optimizer.step()
             optimizer.zero_grad()
-    assert statagent.flush() or "WAIT" in os.environ
+    assert statagent.flush(timeout=wait) or "WAIT" in os.environ
     print(f"rank {rank} produced {statagent.counters()['produced']}", flush=True)
     statagent.close(timeout=0 if "WAIT" in os.environ else 10)
     distributed.destroy_process_group()
@@ -137,7 +138,8 @@ def test_a_failed_watch_leaves_no_run(shared_collector: Collector, what: str) ->
         done = shared_collector.python(FAILS, what, env=env, code=1 if what == "raises" else 0)
         assert ("include pattern 'nope' matches nothing" in done.err) == (what == "raises")
         assert "RunExistsError" not in done.err
-    assert shared_collector.statctl("show", env["STATAGENT_RUN"]).code == 2
+    # The agent does not wait for that; its next hello does.
+    wait_until(lambda: shared_collector.statctl("show", env["STATAGENT_RUN"]).code == 2, what="the run to be removed")
 
 
 @pytest.mark.parametrize("what", ["goes on", "explicit"])
