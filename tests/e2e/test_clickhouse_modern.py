@@ -36,4 +36,4 @@ def test_diff_equals_the_naive_model_over_a_modern_clickhouse(tmp_path: Path, mo
 
 
 def test_the_store_conforms_over_a_modern_clickhouse(modern: str) -> None:
-    check_conformance(modern, timeout=400)
+    check_conformance(modern, timeout=400, at_once=1)
