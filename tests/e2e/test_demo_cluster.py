@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from clickhouse_server import missing_packages
-from conftest import BUILD, CORPUS, ROOT, Finished, run_command
+from conftest import BUILD, CORPUS, ROOT, WARM, Finished, agent_environment, run_command
 
 DEMO = ROOT / "scripts" / "demo_cluster.py"
 TINY = f"--layers 2 --width 32 --heads 2 --context 32 --batch 2 --corpus {CORPUS}"
@@ -45,7 +45,9 @@ def processes_in(folder: Path) -> list[str]:
 
 @needs_packages
 def test_the_cluster_gives_the_verdict_of_the_embedded_store_and_loses_nothing(tmp_path: Path) -> None:
-    done = demo("--steps", "30", "--outage", "2", "--model", TINY, "--keep", str(tmp_path / "kept"))
+    arguments = ["--steps", "30", "--outage", "2", "--model", TINY, "--keep", str(tmp_path / "kept")]
+    forks = agent_environment(STATCOLLECT_BUILD_DIR=str(BUILD), **WARM.stand_in())  # four ranks of each training
+    done = demo(*arguments, env=forks)
     assert done.code == 0, done.out + done.err
     assert re.search(r"[\d,]+ of [\d,]+ records are stored, collector1 and replica 1 are killed", done.out)
     sent = re.findall(r"(\w+): the agents sent ([\d,]*\d) records, and the cluster has ([\d,]*\d)", done.out)
