@@ -24,13 +24,13 @@ Status Check(const RunOptions& options) {
 }
 
 // A program that went well would otherwise seem to be recorded.
-void RemarkOnRest(Session& session, const RunOptions& options, const std::string& run,
-                  const Trained& trained) {
-  const auto after = FindRun(session, run);
-  if (!after.ok()) return;
-  const std::string why = *after ? WhyNotAll(trained.notes, (*after)->ranks())
-                                 : "nothing was recorded: " + WhyNothing(options.command, trained);
-  if (!why.empty()) session.Remark(fmt::format("statctl: run '{}': {}", run, why));
+void RemarkOnRest(Session& session, const Training& training, const Trained& trained) {
+  const auto recorded = RecordedBy(session, training, trained);
+  if (!recorded.ok()) return;
+  const std::string why = *recorded
+                              ? WhyNotAll(trained.notes, (*recorded)->ranks())
+                              : "nothing was recorded: " + WhyNothing(training.command, trained);
+  if (!why.empty()) session.Remark(fmt::format("statctl: run '{}': {}", RunNameOf(training), why));
 }
 
 }  // namespace
@@ -65,7 +65,7 @@ int RunTraining(Session& session, const RunOptions& options) {
   }
   const auto trained = Train(session, training, ChildOutput::kAsIs);
   if (!trained.ok()) return session.Fail(attempted, trained.status());
-  RemarkOnRest(session, options, run, *trained);
+  RemarkOnRest(session, training, *trained);
   return trained->end.code;
 }
 

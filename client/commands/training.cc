@@ -13,6 +13,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <google/protobuf/util/message_differencer.h>
 #include <nlohmann/json.hpp>
 
 #include "client/commands/page_link.h"
@@ -195,13 +196,25 @@ std::string Missing(const TrainingNotes& notes) {
 Result<Trained> Train(Session& session, const Training& training, ChildOutput output) {
   const auto http = CheckCollector(session);
   if (!http.ok()) return http.status();
+  auto before = FindRun(session, RunNameOf(training));
+  if (!before.ok()) return before.status();
   const NotesFile notes;
   const Variables variables = VariablesFor(session, training, *http, notes);
   auto end = output == ChildOutput::kKept
                  ? RunWatched(session, training, variables)
                  : RunChild(training.command, variables, output, training.folder);
   if (!end.ok()) return end.status();
-  return Trained{.end = *std::move(end), .notes = notes.Read()};
+  return Trained{.end = *std::move(end), .notes = notes.Read(), .before = *std::move(before)};
+}
+
+Result<std::optional<v1::RunSummary>> RecordedBy(Session& session, const Training& training,
+                                                 const Trained& trained) {
+  STATCOLLECT_ASSIGN_OR_RETURN(auto now, FindRun(session, RunNameOf(training)));
+  // Another record would have changed its counts or times.
+  if (now && trained.before &&
+      google::protobuf::util::MessageDifferencer::Equals(*now, *trained.before))
+    now.reset();
+  return now;
 }
 
 std::string RunNameOf(const Training& training) {
@@ -227,12 +240,12 @@ Result<Recorded> Record(Session& session, const Training& training, bool show) {
                     "last output is above",
                     trained->end.code, run));
   }
-  auto found = FindRun(session, run);
+  auto found = RecordedBy(session, training, *trained);
   if (!found.ok()) return found.status();
   if (!*found)
     return Status(Code::kNotFound,
-                  fmt::format("the command ended well, but no run '{}' has been recorded: {}", run,
-                              WhyNothing(training.command, *trained)));
+                  fmt::format("the command ended well, but it has recorded nothing of run '{}': {}",
+                              run, WhyNothing(training.command, *trained)));
   if (const std::string lost = WhyNotAll(trained->notes, (*found)->ranks()); !lost.empty())
     return Status(Code::kFailedPrecondition, lost);
   recorded.summary = *std::move(*found);

@@ -36,11 +36,17 @@ struct Training {
 struct Trained {
   ChildEnd end;
   TrainingNotes notes;
+  std::optional<v1::RunSummary> before;  // the run, as an earlier command has left it
 };
 // Runs it to its end, with everything that it needs to record to the session's collector. kKept: a
 // line says how far it is, if standard error is a terminal. kFailedPrecondition: the collector
 // takes no records; errors of Collector::Locate and RunChild.
 Result<Trained> Train(Session& session, const Training& training, ChildOutput output);
+
+// The run as it is now; nothing if the command has recorded none of it: what an earlier one has
+// left is not this one's.
+Result<std::optional<v1::RunSummary>> RecordedBy(Session& session, const Training& training,
+                                                 const Trained& trained);
 
 // The name under which it is stored: that of a twin, if there is noise.
 std::string RunNameOf(const Training& training);

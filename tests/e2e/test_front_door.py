@@ -232,6 +232,11 @@ def test_ab_from_a_plain_script(work: Path) -> None:
     (work / "train.py").write_text(SCRIPT + "# changed\n")
     changed = statctl(work, "ab", "--steps", "4", "--no-twins", "--reuse", "--env-b", "EPS=0.1", "--", *TRAIN)
     assert changed.code == 1 and "as it was last time" not in changed.err, changed.err
+    # What an earlier command has left under B's name is not B's.
+    nothing = statctl(work, "ab", "--steps", "4", "--no-twins", "--reuse", "--", *TRAIN, "---", "true")
+    assert nothing.code == 2 and "B: the command ended well, but it has recorded nothing of run 'ab-b'" in nothing.err, nothing.err
+    again = statctl(work, "run", "ab-b", "--if-exists", "replace", "--", "true")
+    assert again.code == 0 and "run 'ab-b': nothing was recorded" in again.err, again.err
 
 
 @pytest.mark.parametrize("data", ["runs of mine*", "../elsewhere"])
@@ -252,7 +257,7 @@ def test_ab_says_which_training_failed(work: Path) -> None:
     done = statctl(work, "ab", "--", sys.executable, "-c", "print('no data'); raise SystemExit(4)")
     assert done.code == 2 and "no data" in done.err and "ab: A: the command ended with exit code 4" in done.err
     done = statctl(work, "ab", "--", "true")
-    assert done.code == 2 and "no run 'ab-a' has been recorded" in done.err
+    assert done.code == 2 and "has recorded nothing of run 'ab-a'" in done.err
 
 
 @pytest.mark.parametrize(

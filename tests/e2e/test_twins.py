@@ -138,8 +138,8 @@ WRONG = {
     "no command": (("base",), "command is required"),
     "no such program": (("tried", "--", "/no/such/program"), "start '/no/such/program': No such file"),
     "steps": (("tried", "--steps", "x", "--", "true"), "x"),
-    "nothing recorded": (("tried", "--", "true"), "no run 'tried.twin-1-1' has been recorded: the command has started no Python"),
-    "another name": (("tried", "--", *TRAINING, "elsewhere"), "no run 'tried.twin-1-1' has been recorded"),
+    "nothing recorded": (("tried", "--", "true"), "has recorded nothing of run 'tried.twin-1-1': the command has started no Python"),
+    "another name": (("tried", "--", *TRAINING, "elsewhere"), "has recorded nothing of run 'tried.twin-1-1'"),
     "a name": (("a/b", "--", "true"), "a/b"),
 }  # fmt: skip
 
