@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "server/query/cause/constants.h"
 #include "server/query/cause/evidence.h"
 #include "server/query/cause/rules.h"
 #include "server/query/compare/roundoff.h"
@@ -42,10 +43,9 @@ constexpr std::array kReadingFinders = {cause::FindReduction, cause::FindBatchOr
 // What is as small as rounding is a cause only where a setting says so: how it differs says
 // nothing.
 bool IsAsSmallAsRounding(const Evidence& evidence) {
-  constexpr double kRoundings = 2;
   const Observation* seen = evidence.a.root;
   return seen != nullptr && evidence.root.distance && IsFloat(seen->layout->dtype) &&
-         *evidence.root.distance <= kRoundings * UnitRoundoff(seen->layout->dtype);
+         *evidence.root.distance <= cause::kRoundings * UnitRoundoff(seen->layout->dtype);
 }
 
 bool IsLikely(const Cause& cause) { return cause.confidence <= Confidence::kLikely; }

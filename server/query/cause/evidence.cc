@@ -7,6 +7,7 @@
 #include "common/names.h"
 #include "common/saturating.h"
 #include "common/shape.h"
+#include "server/query/cause/constants.h"
 #include "server/query/compare/roundoff.h"
 #include "server/query/compare/step_order.h"
 #include "server/query/settings/config_at.h"
@@ -43,7 +44,6 @@ Result<std::vector<ScalarRecord>> ReadScalars(const CauseQuestion& question, con
 // replicas of it.
 Result<std::optional<double>> NormOfModel(const Side& side, std::size_t attempt, std::uint64_t step,
                                           const StepData& own) {
-  constexpr double kSame = 1e-5;
   using Part = std::tuple<TensorKey, std::vector<std::int64_t>, std::vector<std::int64_t>>;
   const auto& ranks = side.view->ranks(attempt);
   if (ranks.size() > kNormRanksMax) return std::optional<double>();
@@ -64,7 +64,7 @@ Result<std::optional<double>> NormOfModel(const Side& side, std::size_t attempt,
       if (!whole || place.partial || place.pieces > 1) return std::optional<double>();
       const auto [known, added] =
           norms.try_emplace({seen.def->key, place.boxes, place.ranges}, seen.stats->l2);
-      if (!added && std::abs(known->second - seen.stats->l2) > kSame * known->second)
+      if (!added && std::abs(known->second - seen.stats->l2) > kSameNorm * known->second)
         return std::optional<double>();
     }
   }
@@ -263,9 +263,6 @@ std::vector<Pair> Evidence::PairsOf(Kind kind) const {
 }
 
 double Evidence::RemainderOf(const Observation& of_a) const {
-  // Backward passes and sums enlarge rounding by up to one order of magnitude or two; so much was
-  // seen.
-  constexpr double kEnlarged = 32;
   const auto of_twin = noise.find(&of_a);
   return kEnlarged * std::max(rounding, of_twin == noise.end() ? 0 : of_twin->second);
 }

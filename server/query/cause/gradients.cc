@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 
+#include "server/query/cause/constants.h"
 #include "server/query/cause/linear.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
@@ -12,14 +13,8 @@
 namespace statcollect::query::cause {
 namespace {
 
-constexpr double kMost = 0.9;         // of the tensors, for "all"
-constexpr double kFarFromCommon = 4;  // times the change that all tensors share
-constexpr double kNormsAgree = 0.3;   // of the change that all tensors share
-constexpr double kTinyShare = 1e-6;   // root mean square, of the largest one's: rounding noise
-
 // All but one, or nearly all.
 bool AreMost(std::size_t some, std::size_t all) {
-  constexpr double kNearlyAll = 0.85;
   return some + 1 >= all || static_cast<double>(some) >= kNearlyAll * static_cast<double>(all);
 }
 
@@ -56,10 +51,7 @@ struct CommonFactor {
 };
 
 // How far from a common factor a gradient's own may be.
-double SlackOf(double factor) {
-  constexpr double kSlackMax = 0.01, kOfChange = 4;
-  return std::min(kSlackMax, std::abs(factor - 1) / kOfChange);
-}
+double SlackOf(double factor) { return std::min(kSlackMax, std::abs(factor - 1) / kOfChange); }
 
 // The one factor between nearly all of them, if there is one other than 1. A gradient that has the
 // same bits has none.
@@ -108,8 +100,6 @@ bool IsException(const Evidence& evidence, const CommonFactor& common) {
 // What the factor means: as likely as that is, if it is known from the number alone.
 using Meant = Found;
 
-constexpr double kMatches = 2e-3;
-
 // How far the norm of all gradients is from that of the step before, as a ratio's logarithm: the
 // run that departs is the one whose norm has changed more. 0: not known.
 double ChangeOf(const Side& side) {
@@ -152,7 +142,7 @@ bool AreLossScales(const Evidence& evidence, double factor) {
 // Clipped gradients have a norm that somebody chose: a round one, or the same as in the step
 // before.
 bool IsClipped(const Side& side) {
-  return IsRound(NormOf(side.norm)) || Near(NormOf(side.norm), NormOf(side.norm_before), 1e-5);
+  return IsRound(NormOf(side.norm)) || Near(NormOf(side.norm), NormOf(side.norm_before), kSameNorm);
 }
 
 // A norm that somebody chose, divided by the loss scale.
@@ -273,9 +263,8 @@ struct Shares {
 // The root's gradient; if that has too few elements to tell two shares apart, the largest one of
 // the step.
 Pair ReferenceOf(const Evidence& evidence) {
-  constexpr std::uint64_t kElements = 64;
   Pair reference{.a = evidence.a.root, .b = evidence.b.root};
-  if (reference.a->stats->numel >= kElements) return reference;
+  if (reference.a->stats->numel >= kElementsForShares) return reference;
   for (const Pair& pair : evidence.PairsOf(Kind::kWeightGrad)) {
     if (pair.a->stats->numel > reference.a->stats->numel) reference = pair;
   }
@@ -284,7 +273,6 @@ Pair ReferenceOf(const Evidence& evidence) {
 
 // By least squares from one gradient.
 std::optional<Shares> SharesOf(const Evidence& evidence, bool summed_is_b) {
-  constexpr double kShareMin = 0.01, kShareMax = 100;
   const Pair reference = ReferenceOf(evidence);
   const Observation& summed = summed_is_b ? *reference.b : *reference.a;
   const Observation& plain = summed_is_b ? *reference.a : *reference.b;
@@ -296,11 +284,11 @@ std::optional<Shares> SharesOf(const Evidence& evidence, bool summed_is_b) {
   const Sketch x = SketchOf(plain), y = SketchOf(*previous), z = SketchOf(summed);
   const double xx = Dot(x, x), yy = Dot(y, y), xy = Dot(x, y), xz = Dot(x, z), yz = Dot(y, z);
   const double determinant = xx * yy - xy * xy;
-  if (!(determinant > 1e-6 * xx * yy)) return std::nullopt;
+  if (!(determinant > kDeterminantMin * xx * yy)) return std::nullopt;
   const Shares shares{.plain = (xz * yy - yz * xy) / determinant,
                       .previous = (yz * xx - xz * xy) / determinant};
   const auto sensible = [](double share) { return share > kShareMin && share < kShareMax; };
-  const bool clips = shares.previous < 1 && shares.plain > 0.95 * shares.previous;
+  const bool clips = shares.previous < 1 && shares.plain > kOwnShareMin * shares.previous;
   return clips && sensible(shares.plain) && sensible(shares.previous) ? std::optional(shares)
                                                                       : std::nullopt;
 }
@@ -308,7 +296,6 @@ std::optional<Shares> SharesOf(const Evidence& evidence, bool summed_is_b) {
 // Counts gradients of the root's update. `summed_is_b`: B, otherwise A, is the run whose gradients
 // may include its previous ones.
 OnTop CountOnTop(const Evidence& evidence, bool summed_is_b, const Shares& shares) {
-  constexpr double kRemainder = 0.05;
   const StepOrder order(evidence.a.at.observations);
   const auto segment_of = [&](const Observation& seen) { return order.At(seen.order).segment; };
   const Side& side = summed_is_b ? evidence.b : evidence.a;

@@ -4,15 +4,11 @@
 #include <cmath>
 #include <numeric>
 
+#include "server/query/cause/constants.h"
 #include "server/query/compare/distance.h"
 
 namespace statcollect::query::cause {
 namespace {
-
-constexpr double kResidualMax = 0.02;  // of y, however much the factor explains
-constexpr double kChangeMin = 1e-7;    // |factor - 1|: sketches are sums of float32
-constexpr double kExplainedTimes =
-    4;  // |factor - 1| against the residual: with 16 sums never by chance
 
 bool Trust(const Observation& x, const Observation& y, Statistic statistic) {
   return x.layout->Trusts(statistic) && y.layout->Trusts(statistic);
@@ -116,7 +112,7 @@ bool Near(double x, double y, double relative) {
 bool IsRound(double value) {
   if (!(value > 0)) return false;
   const double unit = std::pow(10.0, std::floor(std::log10(value)) - 1);
-  return Near(value, std::round(value / unit) * unit, 2e-5);
+  return Near(value, std::round(value / unit) * unit, kRoundNorm);
 }
 
 }  // namespace statcollect::query::cause

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/names.h"
+#include "server/query/cause/constants.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
 #include "server/query/compare/distance.h"
@@ -22,7 +23,6 @@ struct GradientsApart {
 
 // By more than rounding, and far more than those before it.
 GradientsApart FindGradientsApart(const Evidence& evidence) {
-  constexpr double kJump = 100;
   GradientsApart found;
   double before = 0;
   for (const Pair& pair : evidence.at) {
@@ -32,7 +32,7 @@ GradientsApart FindGradientsApart(const Evidence& evidence) {
       continue;
     if (found.first == nullptr) found.first = &pair;
     const double distance = DistanceBetween(*pair.a, *pair.b);
-    if (distance > std::max(evidence.RemainderOf(*pair.a), kJump * before)) {
+    if (distance > std::max(evidence.RemainderOf(*pair.a), kTermJump * before)) {
       found.at = &pair;
       found.by = distance;
       return found;

@@ -9,6 +9,7 @@
 
 #include "common/names.h"
 #include "common/parse.h"
+#include "server/query/cause/constants.h"
 #include "server/query/cause/linear.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
@@ -170,7 +171,6 @@ const Observation* WeightBefore(const Evidence& evidence, bool of_a) {
 
 // The ratio of B's update of the root's weight to A's; empty if it is unknown.
 std::optional<double> UpdateFactor(const Evidence& evidence) {
-  constexpr double kUpdateMin = 1e-5;  // of the weight: below, it is rounding
   if (!evidence.HasRootPair() || evidence.root.kind != Kind::kWeight) return std::nullopt;
   const Observation *before_a = WeightBefore(evidence, true),
                     *before_b = WeightBefore(evidence, false);
@@ -186,7 +186,7 @@ std::optional<double> UpdateFactor(const Evidence& evidence) {
   if (!factor) return std::nullopt;
   Sketch scaled = update_a;
   for (double& sum : scaled) sum *= *factor;
-  const bool fits = Norm(Minus(update_b, scaled)) <= 0.05 * Norm(update_b);
+  const bool fits = Norm(Minus(update_b, scaled)) <= kRemainder * Norm(update_b);
   return fits ? factor : std::nullopt;
 }
 
@@ -200,7 +200,7 @@ std::optional<Confidence> ConfidenceOf(const Evidence& evidence, const Different
   if (different >= GroupsKnown(evidence, one)) return Confidence::kCertain;
   const auto factor = UpdateFactor(evidence);
   if (one.setting != "lr" || !factor || *one.number_a == 0) return Confidence::kLikely;
-  const bool matches = Near(*factor, *one.number_b / *one.number_a, 0.02);
+  const bool matches = Near(*factor, *one.number_b / *one.number_a, kLearningRateMatches);
   return matches ? std::optional(Confidence::kCertain) : std::nullopt;
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "common/names.h"
+#include "server/query/cause/constants.h"
 #include "server/query/cause/linear.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
@@ -48,7 +49,6 @@ struct Fresh {
 };
 
 Fresh CountFreshState(const StepData& step) {
-  constexpr double kMultiple = 1e-3;
   Fresh count;
   for (const Observation& seen : step.observations) {
     const TensorKey& key = seen.def->key;

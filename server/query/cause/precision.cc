@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/names.h"
+#include "server/query/cause/constants.h"
 #include "server/query/cause/linear.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
@@ -21,8 +22,6 @@ struct Format {
 };
 constexpr std::array<Format, 2> kFormats = {Format{"bfloat16", 8, 0x1p-9},
                                             Format{"float16", 11, 0x1p-12}};
-
-constexpr double kRoundingsMax = 16;
 
 // Whether the number has at most this many significant bits.
 bool HasBits(double value, int bits) {

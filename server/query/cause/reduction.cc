@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/names.h"
+#include "server/query/cause/constants.h"
 #include "server/query/cause/linear.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
@@ -13,8 +14,6 @@
 
 namespace statcollect::query::cause {
 namespace {
-
-constexpr double kSameNorm = 1e-5;
 
 // A tensor on the other ranks of a run.
 using OtherRanks = std::map<std::uint32_t, TensorStats>;
@@ -88,11 +87,10 @@ Found AsReduction(const Evidence& evidence, const OtherRanks& of_a, const OtherR
 std::optional<std::map<std::uint32_t, double>> FactorsByRank(std::uint32_t rank, const Pair& here,
                                                              const OtherRanks& of_a,
                                                              const OtherRanks& of_b) {
-  constexpr double kResidual = 1e-3;
   std::map<std::uint32_t, double> factors;
   const auto add = [&](std::uint32_t rank, const Observation& a, const Observation& b) {
     const auto fit = FitFactor(a, b);
-    if (fit && fit->residual <= kResidual) factors[rank] = fit->factor;
+    if (fit && fit->residual <= kRankResidual) factors[rank] = fit->factor;
     return factors.contains(rank);
   };
   if (!add(rank, *here.a, *here.b)) return std::nullopt;
@@ -116,14 +114,13 @@ std::string OwnNormText(const Evidence& evidence) {
 
 Found AsFactorByRank(const Evidence& evidence, const Pair& here, const OtherRanks& of_a,
                      const OtherRanks& of_b) {
-  constexpr double kApart = 0.01;
   if (evidence.a.rank != evidence.b.rank) return std::nullopt;
   const auto factors = FactorsByRank(evidence.a.rank, here, of_a, of_b);
   if (!factors) return std::nullopt;
   const auto [least, most] =
       std::minmax_element(factors->begin(), factors->end(),
                           [](const auto& x, const auto& y) { return x.second < y.second; });
-  if (Near(least->second, most->second, kApart)) return std::nullopt;
+  if (Near(least->second, most->second, kRanksApart)) return std::nullopt;
   Cause cause{.rule = "gradient_scale", .confidence = Confidence::kCertain, .key = here.key().name};
   cause.text = TensorText(MakeRow(*here.a->def, evidence.root.step, evidence.root.rank)) + " in " +
                evidence.b.name() + " is " + FactorsText(*factors, evidence.a.name());

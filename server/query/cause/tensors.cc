@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/names.h"
+#include "server/query/cause/constants.h"
 #include "server/query/cause/linear.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
@@ -13,10 +14,6 @@
 
 namespace statcollect::query::cause {
 namespace {
-
-constexpr std::uint64_t kElementsMin = 4;  // fewer are like one another by chance
-constexpr double kSameMoments = 1e-6;      // of sums in another order
-constexpr double kOtherOrder = 1e-3;  // an order moves values; a smaller distance is something else
 
 Cause About(const Evidence& evidence, std::string rule, const std::string& what,
             Confidence confidence) {
@@ -35,7 +32,7 @@ Found AsFactor(const Evidence& evidence, const Observation& a, const Observation
   const auto others = FactorOfOthers(evidence);
   if (fit && others) fit->factor /= *others;
   if (!fit || !fit->Explains()) return std::nullopt;
-  const double slack = std::max(8 * UnitRoundoff(b.layout->dtype), 1e-6);
+  const double slack = std::max(8 * UnitRoundoff(b.layout->dtype), kFlipSlack);
   const double change = std::abs(fit->factor - 1);
   const bool flipped = std::abs(fit->factor + 1) <= slack + 3 * fit->residual;
   if (!flipped && !fit->Explains(evidence.RemainderOf(a))) return std::nullopt;

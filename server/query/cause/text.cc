@@ -7,6 +7,7 @@
 
 #include "common/names.h"
 #include "common/text.h"
+#include "server/query/cause/constants.h"
 
 namespace statcollect::query::cause {
 namespace {
@@ -24,9 +25,8 @@ std::string WithDigits(double value, int digits) {
 std::string NumberText(double value) { return WithDigits(value, 6); }
 
 std::string FactorText(double factor) {
-  constexpr double kNear = 0.9999e-3;  // 1.001 is printed as it is
   const double apart = factor - 1;
-  if (apart == 0 || std::abs(apart) >= kNear) return NumberText(factor) + " times";
+  if (apart == 0 || std::abs(apart) >= kNearOne) return NumberText(factor) + " times";
   return std::string("(1 ") + (apart > 0 ? "+ " : "- ") + WithDigits(std::abs(apart), 2) +
          ") times";
 }
