@@ -285,23 +285,33 @@ def test_no_header_includes_itself_through_others() -> None:
     assert circle(graph) == []
 
 
-def test_judgements_and_alarms_never_see_messages() -> None:
-    """Answers are filled in one room; what it shares with the rooms that compare and judge, and with alarms, has none."""
+def ways_to(target: str, rooms: tuple[str, ...], but: str = "-") -> list[list[str]]:
+    """From each file of these rooms that includes, itself or through others, what matches the pattern: the way there."""
     texts = {f.relative_to(ROOT).as_posix(): f.read_text(encoding="utf-8") for f in sources()}
 
-    def path_to_messages(path: str, seen: set[str]) -> list[str]:
+    def way(path: str, seen: set[str]) -> list[str]:
         seen.add(path)
-        if re.search(r'#\s*include\s*[<"](google/protobuf/|statcollect/v1/)', texts[path]):
+        if re.search(rf'#\s*include\s*[<"]{target}', texts[path]):
             return [path]
         for name in included_files(texts[path]):
-            if name in texts and name not in seen and (found := path_to_messages(name, seen)):
+            if name in texts and name not in seen and (found := way(name, seen)):
                 return [path, *found]
         return []
 
-    plain = [path for path in texts if path.startswith(("server/alarms/", "server/query/", "server/store/"))]
-    plain = [path for path in plain if not path.startswith("server/query/answers/")]
-    assert len(plain) > 100, "found too few files to mean anything"
-    assert [found for path in plain if (found := path_to_messages(path, set()))] == []
+    of_rooms = [path for path in texts if path.startswith(rooms) and not path.startswith(but)]
+    assert len(of_rooms) > 100, "found too few files to mean anything"
+    return [found for path in of_rooms if (found := way(path, set()))]
+
+
+def test_judgements_and_alarms_never_see_messages() -> None:
+    """Answers are filled in one room; what it shares with the rooms that compare and judge, and with alarms, has none."""
+    rooms = ("server/alarms/", "server/query/", "server/store/")
+    assert ways_to("(google/protobuf/|statcollect/v1/)", rooms, but="server/query/answers/") == []
+
+
+def test_queries_and_alarms_never_see_the_whole_store() -> None:
+    """They read, and write documents and events: none can remove a run, or claim a rank of another collector."""
+    assert ways_to("server/store/store.h", ("server/alarms/", "server/query/")) == []
 
 
 def test_a_circle_is_seen() -> None:

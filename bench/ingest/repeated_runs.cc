@@ -105,8 +105,9 @@ StepBounds Within(StepBounds steps, std::uint64_t count) {
 
 }  // namespace
 
-RepeatedRuns::RepeatedRuns(Store& behind, const Network& network, const RepeatedOptions& options)
-    : ForwardingStore(behind), network_(network), options_(options) {
+RepeatedRuns::RepeatedRuns(DocumentStore& behind, const Network& network,
+                           const RepeatedOptions& options)
+    : behind_(behind), network_(network), options_(options) {
   for (std::size_t run = 0; run < variants_.size(); ++run) {
     MakerOptions maker_options{.sketch = options.sketch};
     if (run == 1 && !options.identical) maker_options.differ_from = 0;
@@ -181,7 +182,7 @@ Status RepeatedRuns::VisitRecords(AttemptId attempt, std::uint32_t rank, StepBou
   const auto* const* scalars = std::get_if<const Visitor<ScalarRecord>*>(&visitor);
   const auto* const* ends = std::get_if<const Visitor<StepRecord>*>(&visitor);
   if (scalars == nullptr && ends == nullptr)
-    return store_.VisitRecords(attempt, rank, steps, visitor);
+    return behind_.VisitRecords(attempt, rank, steps, visitor);
   const StepBounds there = Within(steps, options_.steps);
   for (std::uint64_t step = there.first; step <= there.last; ++step) {
     const double loss = 1.0 + 1.0 / static_cast<double>(step + 1);

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "bench/ingest/network.h"
-#include "server/store/forwarding_store.h"
+#include "server/store/document_store.h"
 
 namespace statcollect::bench {
 
@@ -24,12 +24,12 @@ struct RepeatedOptions {
 };
 
 // Immutable, so any thread may read. What it does not simulate comes from the store behind it.
-class RepeatedRuns final : public ForwardingStore {
+class RepeatedRuns final : public DocumentStore {
  public:
   static constexpr char kA[] = "repeated-a", kB[] = "repeated-b";
 
   // Borrows both.
-  RepeatedRuns(Store& behind, const Network& network, const RepeatedOptions& options);
+  RepeatedRuns(DocumentStore& behind, const Network& network, const RepeatedOptions& options);
 
   Result<std::vector<std::string>> ListRuns() override { return std::vector<std::string>{kA, kB}; }
   Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override;
@@ -46,6 +46,18 @@ class RepeatedRuns final : public ForwardingStore {
                         const Visitor<std::uint64_t>& visitor) override;
   Status VisitRecords(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                       RecordVisitor visitor) override;
+  Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
+                                     std::uint32_t activation, std::uint32_t offset) override {
+    return behind_.CaptureChunkAt(attempt, rank, step, activation, offset);
+  }
+  Result<std::optional<std::string>> Document(const std::string& run,
+                                              const std::string& name) override {
+    return behind_.Document(run, name);
+  }
+  Status PutDocument(const std::string& run, const std::string& name,
+                     const std::optional<std::string>& content) override {
+    return behind_.PutDocument(run, name, content);
+  }
 
   struct Block {
     BlockHead head;
@@ -59,6 +71,7 @@ class RepeatedRuns final : public ForwardingStore {
  private:
   static constexpr std::size_t kVariants = 4;
 
+  DocumentStore& behind_;
   const Network& network_;
   const RepeatedOptions options_;
   std::array<std::array<Step, kVariants>, 2> variants_;  // by run

@@ -31,12 +31,13 @@ void LowerPriority() {
 
 }  // namespace
 
-Alarms::Alarms(Store& store, const Clock& clock, AlarmsOptions options)
+Alarms::Alarms(DocumentStore& store, RecordWriter& writer, const Clock& clock,
+               AlarmsOptions options)
     : store_(store),
       clock_(clock),
       options_(std::move(options)),
       queue_(options_.queue_bytes_max, options_.settings.AnyOn()),
-      events_(store, {.feed = options_.feed, .notify = options_.notify, .log = options_.log}),
+      events_(writer, {.feed = options_.feed, .notify = options_.notify, .log = options_.log}),
       documents_(store),
       loader_(store, options_.settings, [this] { return MustEnd(); }) {
   status_.enabled = options_.settings.AnyOn();

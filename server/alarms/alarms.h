@@ -41,7 +41,8 @@
 #include "server/control/control.h"
 #include "server/control/event_feed.h"
 #include "server/store/committed_batch.h"
-#include "server/store/store.h"
+#include "server/store/document_store.h"
+#include "server/store/record_writer.h"
 
 namespace statcollect::alarms {
 
@@ -61,7 +62,8 @@ struct AlarmsOptions {
 
 class Alarms {
  public:
-  Alarms(Store& store, const Clock& clock, AlarmsOptions options);
+  // Borrows all.
+  Alarms(DocumentStore& store, RecordWriter& writer, const Clock& clock, AlarmsOptions options);
   ~Alarms();  // calls Drain
   Alarms(const Alarms&) = delete;
   Alarms& operator=(const Alarms&) = delete;
@@ -110,7 +112,7 @@ class Alarms {
   void Forget(std::map<AttemptRank, RankState>::iterator rank);
   void CountActive();
 
-  Store& store_;
+  RecordReader& store_;
   const Clock& clock_;
   const AlarmsOptions options_;
 

@@ -12,7 +12,7 @@
 
 #include "server/alarms/finding.h"
 #include "server/control/event_feed.h"
-#include "server/store/store.h"
+#include "server/store/record_writer.h"
 
 namespace statcollect::alarms {
 
@@ -33,7 +33,7 @@ class EventWriter {
     std::function<void(const std::string&)> log;
   };
 
-  EventWriter(Store& store, Options options) : store_(store), options_(std::move(options)) {}
+  EventWriter(RecordWriter& store, Options options) : store_(store), options_(std::move(options)) {}
 
   // Queues the finding for the next Write. If too many wait, the oldest is dropped.
   void Add(const AttemptMeta& attempt, std::uint32_t rank, Finding finding,
@@ -57,7 +57,7 @@ class EventWriter {
 
   void Announce(const Unwritten& written);
 
-  Store& store_;
+  RecordWriter& store_;
   const Options options_;
   std::deque<Unwritten> unwritten_;
   std::array<std::atomic<std::uint64_t>, kAlarmRuleCount> raised_{};

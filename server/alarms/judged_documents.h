@@ -10,7 +10,7 @@
 #include <string>
 
 #include "server/alarms/rank_state.h"
-#include "server/store/store.h"
+#include "server/store/document_store.h"
 
 namespace statcollect::alarms {
 
@@ -21,7 +21,7 @@ class JudgedDocuments {
  public:
   using Judged = std::map<AttemptRank, std::uint64_t>;
 
-  explicit JudgedDocuments(Store& store) : store_(store) {}
+  explicit JudgedDocuments(DocumentStore& store) : store_(store) {}
 
   // Empty if there is none.
   Judged Read(const std::string& run);
@@ -35,7 +35,7 @@ class JudgedDocuments {
   void Forget(const std::string& run) { written_.erase(run); }
 
  private:
-  Store& store_;
+  DocumentStore& store_;
   std::set<std::string> outdated_;
   std::set<std::string> written_;  // runs that have a document
 };

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "server/alarms/rank_rules.h"
-#include "server/store/store.h"
+#include "server/store/run_reader.h"
 
 namespace statcollect::alarms {
 

@@ -10,7 +10,7 @@
 #include "common/status.h"
 #include "server/alarms/rank_state.h"
 #include "server/control/alarm_settings.h"
-#include "server/store/store.h"
+#include "server/store/run_reader.h"
 
 namespace statcollect::alarms {
 
@@ -18,7 +18,7 @@ namespace statcollect::alarms {
 class StateLoader {
  public:
   // Borrows the store and the settings. `must_end`: true ends a Load with kCancelled.
-  StateLoader(Store& store, const AlarmSettings& settings, std::function<bool()> must_end)
+  StateLoader(RunReader& store, const AlarmSettings& settings, std::function<bool()> must_end)
       : store_(store), settings_(settings), must_end_(std::move(must_end)) {}
 
   // `state` already has its rules and silent_until. Adds the rank's events to `state`, and the
@@ -35,7 +35,7 @@ class StateLoader {
   Result<bool> Replay(const AttemptRank& place, std::uint64_t last_step, RankState* state);
   Result<std::uint64_t> ReplayFrom(const AttemptRank& place, std::uint64_t judged);
 
-  Store& store_;
+  RunReader& store_;
   const AlarmSettings& settings_;
   const std::function<bool()> must_end_;
 };

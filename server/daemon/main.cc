@@ -273,9 +273,9 @@ class AlarmedIngest {
     MutexLock lock(mutex_);
     ingest_ = ingest;
   }
-  // Ends it when it is destroyed.
+  // Sets it, until it is destroyed.
   struct Scope {
-    explicit Scope(AlarmedIngest& of) : alarmed(of) {}
+    Scope(AlarmedIngest& of, IngestServer& ingest) : alarmed(of) { alarmed.Set(&ingest); }
     ~Scope() { alarmed.Set(nullptr); }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
@@ -377,7 +377,7 @@ Result<std::unique_ptr<Store>> OpenStore(const DaemonConfig& config,
 }
 
 // Null where this collector is the only one that writes to its store.
-std::unique_ptr<const Clock> MakeSharedClock(const DaemonConfig& config, Store& store,
+std::unique_ptr<const Clock> MakeSharedClock(const DaemonConfig& config, FleetStore& store,
                                              const Clock& own) {
   if (!config.UsesClickHouse()) return nullptr;
   return std::make_unique<SharedClock>(store, own,
@@ -557,11 +557,11 @@ int Run(const DaemonConfig& config) {
   RunFeed runs;
   EventFeed feed(&runs);
   AlarmedIngest alarmed;
-  alarms::Alarms alarms(**store, clock, MakeAlarmsOptions(config, feed, webhook.get(), alarmed));
+  alarms::Alarms alarms(**store, **store, clock,
+                        MakeAlarmsOptions(config, feed, webhook.get(), alarmed));
   IngestServer collector(**store, clock,
                          MakeIngestOptions(config, alarms, webhook.get(), **access, runs));
-  alarmed.Set(&collector);
-  const AlarmedIngest::Scope forget(alarmed);
+  const AlarmedIngest::Scope alarmed_scope(alarmed, collector);
   query::QueryEngine engine(
       **store,
       [&](AttemptId attempt, std::uint32_t rank) { return collector.IsStreamOpen(attempt, rank); },

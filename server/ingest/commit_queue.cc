@@ -34,7 +34,7 @@ std::function<void()> Bind(CommitItem item, Status status) {
 
 }  // namespace
 
-CommitQueue::CommitQueue(Store& store, const Clock& clock, const CommitterOptions& options)
+CommitQueue::CommitQueue(RecordWriter& store, const Clock& clock, const CommitterOptions& options)
     : store_(store), clock_(clock), options_(options), thread_([this] { Run(); }) {}
 
 CommitQueue::~CommitQueue() { Drain(); }

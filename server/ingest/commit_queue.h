@@ -30,7 +30,7 @@
 #include "common/records.h"
 #include "common/status.h"
 #include "common/thread_annotations.h"
-#include "server/store/store.h"
+#include "server/store/record_writer.h"
 
 namespace statcollect {
 
@@ -69,7 +69,7 @@ struct CommitBacklog {
 
 class CommitQueue {
  public:
-  CommitQueue(Store& store, const Clock& clock, const CommitterOptions& options);
+  CommitQueue(RecordWriter& store, const Clock& clock, const CommitterOptions& options);
   ~CommitQueue();  // calls Drain
   CommitQueue(const CommitQueue&) = delete;
   CommitQueue& operator=(const CommitQueue&) = delete;
@@ -124,7 +124,7 @@ class CommitQueue {
   void AdmitWaitingLocked(Callbacks* callbacks) STATCOLLECT_REQUIRES(mutex_);
   Status CheckDisk();
 
-  Store& store_;
+  RecordWriter& store_;
   const Clock& clock_;
   const CommitterOptions options_;
 

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 
+#include "server/store/store.h"
+
 namespace statcollect {
 
-Committer::Committer(Store& store, const Clock& clock, const CommitterOptions& options)
+Committer::Committer(FleetStore& store, const Clock& clock, const CommitterOptions& options)
     : store_(store) {
   CommitterOptions each = options;
   each.queue_bytes_max = options.queue_bytes_max / store.parts();

@@ -14,14 +14,14 @@
 #include "common/clock.h"
 #include "common/status.h"
 #include "server/ingest/commit_queue.h"
-#include "server/store/store.h"
+#include "server/store/fleet_store.h"
 
 namespace statcollect {
 
 class Committer {
  public:
   // `options.queue_bytes_max`: of all parts together.
-  Committer(Store& store, const Clock& clock, const CommitterOptions& options);
+  Committer(FleetStore& store, const Clock& clock, const CommitterOptions& options);
 
   // The lane of a rank's new stream.
   std::shared_ptr<CommitLane> NewLane(std::uint32_t rank) const;
@@ -44,7 +44,7 @@ class Committer {
   std::uint64_t commits() const;
 
  private:
-  Store& store_;
+  FleetStore& store_;
   std::vector<std::unique_ptr<CommitQueue>> queues_;  // by part
 };
 

@@ -30,7 +30,8 @@ IngestServer::IngestServer(Store& store, const Clock& clock, const CollectorOpti
       registry_(
           store, clock, committer_, [this] { purger_.Wake(); }, options.run_changed),
       service_(MakeIngestService(
-          {.store = store,
+          {.reader = store,
+           .writer = store,
            .clock = clock,
            .registry = registry_,
            .committer = committer_,

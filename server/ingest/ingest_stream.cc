@@ -21,7 +21,7 @@ Status OutOfOrder(const char* found, const char* expected) {
 constexpr std::size_t kDecodedPerWireByte = 8;
 
 v1::CollectorMessage MakeWelcome(const AttemptMeta& attempt, std::uint64_t durable_seq,
-                                 const Store& store) {
+                                 const RecordWriter& store) {
   v1::CollectorMessage message;
   v1::Welcome* welcome = message.mutable_welcome();
   welcome->set_protocol_version(kProtocolVersion);
@@ -216,7 +216,7 @@ void IngestStream::Admit(const SessionInfo& info, std::optional<std::uint64_t> l
                              : context_.registry.Open(info, shared_from_this(), late_from);
   STATCOLLECT_FAILPOINT("admission.decided");
   if (!admission.ok()) return End(admission.status(), How::kAtOnce);
-  auto session = IngestSession::Load(context_.store, admission->attempt.id, admission->meta,
+  auto session = IngestSession::Load(context_.reader, admission->attempt.id, admission->meta,
                                      context_.definitions);
   if (!session.ok()) {
     context_.registry.Close(admission->attempt.id, info.rank, this);
@@ -244,7 +244,7 @@ void IngestStream::Welcome(Admission admission, std::unique_ptr<IngestSession> s
   session_ = std::move(session);
   activations_known_ = static_cast<std::uint32_t>(session_->activations().size());
   layouts_known_ = static_cast<std::uint32_t>(session_->layouts().size());
-  writer_ = context_.store.NewWriter(attempt, rank_);
+  writer_ = context_.writer.NewWriter(attempt, rank_);
   welcome_due_ = true;
   context_.counters.streams.fetch_add(1, std::memory_order_relaxed);
   Advance(lock);
@@ -397,7 +397,7 @@ void IngestStream::EndLocked(const Status& status, How how) {
 void IngestStream::WriteLocked() {
   if (writing_ || finished_ || end_at_once_) return;
   if (welcome_due_) {
-    v1::CollectorMessage welcome = MakeWelcome(*attempt_, durable_seq_, context_.store);
+    v1::CollectorMessage welcome = MakeWelcome(*attempt_, durable_seq_, context_.writer);
     if (of_ == StreamOf::kCopy || late_) {
       welcome.mutable_welcome()->set_activations(activations_known_);
       welcome.mutable_welcome()->set_layouts(layouts_known_);

@@ -33,7 +33,8 @@
 #include "server/ingest/registry.h"
 #include "server/ingest/session.h"
 #include "server/store/committed_batch.h"
-#include "server/store/store.h"
+#include "server/store/record_writer.h"
+#include "server/store/run_reader.h"
 #include "statcollect/v1/ingest.pb.h"
 
 namespace statcollect {
@@ -51,7 +52,8 @@ class StreamTransport {
 
 // Shared by all streams; outlives them.
 struct StreamContext {
-  Store& store;
+  RunReader& reader;
+  RecordWriter& writer;
   const Clock& clock;
   SessionRegistry& registry;
   Committer& committer;

@@ -86,7 +86,7 @@ void Extend(RankMeta* meta, std::uint64_t step) {
 }
 
 // The last step with statistics.
-Result<std::optional<std::uint64_t>> FindLastStatStep(Store& store, AttemptId attempt,
+Result<std::optional<std::uint64_t>> FindLastStatStep(RunReader& store, AttemptId attempt,
                                                       const RankMeta& meta) {
   return NewestStep(meta.last_step.value_or(kMax), [&](StepBounds steps) {
     return store.FirstStatStep(attempt, meta.info.rank, steps);
@@ -109,7 +109,7 @@ std::uint64_t CountDropEvents(std::span<const EventRecord> events,
   return sum;
 }
 
-Result<std::unique_ptr<IngestSession>> IngestSession::Load(Store& store, AttemptId attempt,
+Result<std::unique_ptr<IngestSession>> IngestSession::Load(RunReader& store, AttemptId attempt,
                                                            const RankMeta& meta,
                                                            DefinitionBudget& budget) {
   std::unique_ptr<IngestSession> session(new IngestSession(meta, budget));
@@ -119,7 +119,7 @@ Result<std::unique_ptr<IngestSession>> IngestSession::Load(Store& store, Attempt
 
 IngestSession::~IngestSession() { budget_.GiveBack(definition_bytes_); }
 
-Status IngestSession::Reload(Store& store, AttemptId attempt) {
+Status IngestSession::Reload(RunReader& store, AttemptId attempt) {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto read, store.Definitions(attempt, meta_.info.rank));
   std::size_t bytes = 0;
   for (const TensorDef& def : read->activations) bytes += DecodedBytes(def);
@@ -131,7 +131,7 @@ Status IngestSession::Reload(Store& store, AttemptId attempt) {
   return meta_.stat_records > 0 ? ReloadLastStep(store, attempt) : Status::Ok();
 }
 
-Status IngestSession::ReloadLastStep(Store& store, AttemptId attempt) {
+Status IngestSession::ReloadLastStep(RunReader& store, AttemptId attempt) {
   STATCOLLECT_ASSIGN_OR_RETURN(stat_step_, FindLastStatStep(store, attempt, meta_));
   if (!stat_step_) return Status::Ok();
   const auto scan =

@@ -19,7 +19,7 @@
 #include "common/records.h"
 #include "common/status.h"
 #include "server/ingest/definition_budget.h"
-#include "server/store/store.h"
+#include "server/store/run_reader.h"
 
 namespace statcollect {
 
@@ -63,7 +63,7 @@ class IngestSession {
   // flight to the store. Reads definitions and the last step's activations from the store.
   // `budget`, which must outlive the session: its definitions count there. kResourceExhausted: no
   // room.
-  static Result<std::unique_ptr<IngestSession>> Load(Store& store, AttemptId attempt,
+  static Result<std::unique_ptr<IngestSession>> Load(RunReader& store, AttemptId attempt,
                                                      const RankMeta& meta,
                                                      DefinitionBudget& budget);
   ~IngestSession();
@@ -103,8 +103,8 @@ class IngestSession {
       : budget_(budget), meta_(std::move(meta)), by_key_(KeyLess{&activations_}) {}
 
   RankMeta Tallies();  // meta_ without the configuration
-  Status Reload(Store& store, AttemptId attempt);
-  Status ReloadLastStep(Store& store, AttemptId attempt);
+  Status Reload(RunReader& store, AttemptId attempt);
+  Status ReloadLastStep(RunReader& store, AttemptId attempt);
   Status CheckOrder(const RecordBatch& batch) const;
   Status CheckActivations(const RecordBatch& batch) const;
   Status CheckLayouts(const RecordBatch& batch) const;

@@ -7,7 +7,7 @@
 #include <stop_token>
 
 #include "common/status.h"
-#include "server/store/store.h"
+#include "server/store/document_store.h"
 
 namespace statcollect::query {
 
@@ -20,7 +20,7 @@ struct RankLinks {
 
 // All are borrowed for the time of one query.
 struct Context {
-  Store& store;  // its reads end when the query is cancelled or has read too much
+  DocumentStore& store;  // its reads end when the query is cancelled or has read too much
   const RankLinks& links;
   const std::stop_token& stop;
 };

@@ -15,7 +15,7 @@
 #include "server/query/rows.h"
 #include "server/query/run_view.h"
 #include "server/query/suggest.h"
-#include "server/store/store.h"
+#include "server/store/record_reader.h"
 
 namespace statcollect::query {
 
@@ -26,7 +26,7 @@ inline constexpr std::size_t kNamesMax = 100'000;  // kept to suggest one
 // kind. By rank; within a rank by attempt, the newest first; then by step. Request: has run, ranks,
 // steps.
 template <typename Record, typename Request, typename Take>
-Status ForEachRecord(Store& store, const Request& request, const Take& take) {
+Status ForEachRecord(RecordReader& store, const Request& request, const Take& take) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
   STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, StepSet::Parse(request.steps));
   STATCOLLECT_ASSIGN_OR_RETURN(auto owners, StepOwners::Of(view, wanted));
@@ -55,7 +55,7 @@ Status ForEachRecord(Store& store, const Request& request, const Take& take) {
 
 // Why a selection has nothing of a name: where the run has some, or the closest names.
 template <typename Record, typename Request>
-Status NothingNamed(Store& store, Request request, const std::string& query,
+Status NothingNamed(RecordReader& store, Request request, const std::string& query,
                     const std::string& what, const std::string& wanted, std::string Record::*name) {
   request.steps.clear();
   request.ranks.clear();

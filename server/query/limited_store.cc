@@ -58,6 +58,26 @@ Status ReadBudget::Spend(std::uint64_t bytes) {
   return total <= bytes_max_ ? Status::Ok() : TooManyBytes(bytes_max_);
 }
 
+Result<std::vector<std::string>> LimitedStore::ListRuns() {
+  STATCOLLECT_RETURN_IF_ERROR(CheckStop());
+  auto all = store_.ListRuns();
+  if (!all.ok() || !project_) return all;
+  std::vector<std::string> runs;
+  for (const std::string& qualified : *all) {
+    const ProjectRun of = SplitRun(qualified);
+    if (of.project == *project_) runs.emplace_back(of.run);
+  }
+  return runs;
+}
+
+Result<std::vector<AttemptMeta>> LimitedStore::Attempts(const std::string& run) {
+  STATCOLLECT_RETURN_IF_ERROR(CheckStop());
+  auto attempts = store_.Attempts(Qualified(run));
+  if (!attempts.ok()) return attempts;
+  for (AttemptMeta& attempt : *attempts) attempt.run = run;
+  return attempts;
+}
+
 std::unique_ptr<StatScan> LimitedStore::ScanStats(AttemptId attempt, std::uint32_t rank,
                                                   StepBounds steps) {
   return std::make_unique<LimitedScan>(store_.ScanStats(attempt, rank, steps), budget_);

@@ -1,4 +1,5 @@
-// A store as one query sees it: its reads end when the query is cancelled or has read too much.
+// A store as one query sees it: the runs of its project, by their plain names, and reads that end
+// when the query is cancelled or has read too much.
 #ifndef STATCOLLECT_SERVER_QUERY_LIMITED_STORE_H_
 #define STATCOLLECT_SERVER_QUERY_LIMITED_STORE_H_
 
@@ -12,7 +13,10 @@
 #include <variant>
 #include <vector>
 
-#include "server/store/forwarding_store.h"
+#include "common/project.h"
+#include "common/records.h"
+#include "common/status.h"
+#include "server/store/document_store.h"
 
 namespace statcollect::query {
 
@@ -38,29 +42,22 @@ class ReadBudget {
 
 // Passes everything on, until the query is cancelled: then no call reaches the store. Reads of
 // records spend from the budget value by value, or, in scans, block by block, so a query that is
-// cancelled stops after the value at hand. Definitions and documents are not counted.
-class LimitedStore final : public ForwardingStore {
+// cancelled stops after the value at hand. Definitions and documents are not counted. What is found
+// by an attempt's id needs no look at the project: ids come from Attempts.
+class LimitedStore final : public DocumentStore {
  public:
-  // Borrows the store. `bytes_max`: of stored bytes, over all reads.
-  LimitedStore(Store& store, std::uint64_t bytes_max, std::stop_token stop)
-      : ForwardingStore(store), budget_(bytes_max, std::move(stop)) {}
+  // Borrows the store. `project`: absent for all runs, by their qualified names. `bytes_max`: of
+  // stored bytes, over all reads.
+  LimitedStore(DocumentStore& store, std::optional<std::string> project, std::uint64_t bytes_max,
+               std::stop_token stop)
+      : store_(store), project_(std::move(project)), budget_(bytes_max, std::move(stop)) {}
 
   Status CheckStop() const override { return budget_.CheckStop(); }
-  Result<std::vector<std::string>> ListRuns() override {
-    STATCOLLECT_RETURN_IF_ERROR(CheckStop());
-    return store_.ListRuns();
-  }
-  Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override {
-    STATCOLLECT_RETURN_IF_ERROR(CheckStop());
-    return store_.Attempts(run);
-  }
+  Result<std::vector<std::string>> ListRuns() override;
+  Result<std::vector<AttemptMeta>> Attempts(const std::string& run) override;
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
     STATCOLLECT_RETURN_IF_ERROR(CheckStop());
     return store_.Ranks(attempt);
-  }
-  Result<std::optional<RankMeta>> Rank(AttemptId attempt, std::uint32_t rank) override {
-    STATCOLLECT_RETURN_IF_ERROR(CheckStop());
-    return store_.Rank(attempt, rank);
   }
   Result<SharedDefinitions> Definitions(AttemptId attempt, std::uint32_t rank) override {
     STATCOLLECT_RETURN_IF_ERROR(CheckStop());
@@ -69,12 +66,12 @@ class LimitedStore final : public ForwardingStore {
   Status PutDocument(const std::string& run, const std::string& name,
                      const std::optional<std::string>& content) override {
     STATCOLLECT_RETURN_IF_ERROR(CheckStop());
-    return store_.PutDocument(run, name, content);
+    return store_.PutDocument(Qualified(run), name, content);
   }
   Result<std::optional<std::string>> Document(const std::string& run,
                                               const std::string& name) override {
     STATCOLLECT_RETURN_IF_ERROR(CheckStop());
-    return store_.Document(run, name);
+    return store_.Document(Qualified(run), name);
   }
   std::unique_ptr<StatScan> ScanStats(AttemptId attempt, std::uint32_t rank,
                                       StepBounds steps) override;
@@ -111,6 +108,12 @@ class LimitedStore final : public ForwardingStore {
     return limited;
   }
 
+  std::string Qualified(const std::string& run) const {
+    return project_ ? QualifiedRun(*project_, run) : run;
+  }
+
+  DocumentStore& store_;
+  const std::optional<std::string> project_;
   ReadBudget budget_;
 };
 

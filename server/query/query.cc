@@ -12,7 +12,6 @@
 #include "server/query/logical/choose.h"
 #include "server/query/noise/noise_profile.h"
 #include "server/query/noise/noise_store.h"
-#include "server/query/project_store.h"
 #include "server/query/ranks/differing_replicas.h"
 #include "server/query/ranks/own_means.h"
 #include "server/query/rows.h"
@@ -31,7 +30,7 @@ void AddNoise(KnownNoise noise, DiffReport& report) {
 }
 
 // Adds notes about the alarms of a run's newest launch: the first NaN, and the rest.
-Status NoteAlarms(Store& store, const RunView& view, std::vector<std::string>* notes) {
+Status NoteAlarms(RecordReader& store, const RunView& view, std::vector<std::string>* notes) {
   const std::size_t newest = view.attempts().size() - 1;
   std::vector<std::pair<std::uint32_t, EventRecord>> alarms;
   for (const auto& [rank, meta] : view.ranks(newest)) {
@@ -71,7 +70,7 @@ Status NoteAlarms(Store& store, const RunView& view, std::vector<std::string>* n
 }
 
 // Opens repeats of a run as the run was put together; `opened` keeps them.
-RepeatNoise::OpenRun OpenAs(Store& store, const LogicalRun& run,
+RepeatNoise::OpenRun OpenAs(RecordReader& store, const LogicalRun& run,
                             std::vector<std::unique_ptr<LogicalRun>>& opened) {
   return [&](const std::string& name) -> Result<RunView> {
     STATCOLLECT_ASSIGN_OR_RETURN(auto repeat, LogicalRun::Open(store, name));
@@ -82,26 +81,20 @@ RepeatNoise::OpenRun OpenAs(Store& store, const LogicalRun& run,
 
 }  // namespace
 
-QueryEngine::QueryEngine(Store& store, IsStreamOpen is_stream_open, IsStreamOpen may_come_back,
-                         std::uint64_t read_bytes_max)
+QueryEngine::QueryEngine(DocumentStore& store, IsStreamOpen is_stream_open,
+                         IsStreamOpen may_come_back, std::uint64_t read_bytes_max)
     : store_(store),
       links_{.is_open = std::move(is_stream_open), .may_come_back = std::move(may_come_back)},
       read_bytes_max_(read_bytes_max) {}
 
 std::shared_ptr<const QueryEngine> QueryEngine::Of(const std::string& project) const {
-  struct Owned {
-    Owned(const QueryEngine& of, const std::string& project)
-        : store(of.store_, project),
-          engine(store, of.links_.is_open, of.links_.may_come_back, of.read_bytes_max_) {}
-    ProjectStore store;
-    QueryEngine engine;
-  };
-  const auto owned = std::make_shared<Owned>(*this, project);
-  return {owned, &owned->engine};
+  auto engine = std::make_shared<QueryEngine>(*this);
+  engine->project_ = project;
+  return engine;
 }
 
 Result<std::vector<std::string>> QueryEngine::ListProjects(const std::stop_token& stop) const {
-  LimitedStore store = Limited(stop);
+  LimitedStore store = Limited(stop, read_bytes_max_);
   STATCOLLECT_ASSIGN_OR_RETURN(const auto runs, store.ListRuns());
   std::set<std::string> projects;
   for (const std::string& run : runs) projects.emplace(SplitRun(run).project);
@@ -109,14 +102,14 @@ Result<std::vector<std::string>> QueryEngine::ListProjects(const std::stop_token
 }
 
 Result<RunSummary> QueryEngine::Summary(const std::string& run, const std::stop_token& stop) const {
-  LimitedStore store = Limited(stop);
+  LimitedStore store = Limited(stop, read_bytes_max_);
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, run));
   return Summarise(view, links_.is_open);
 }
 
 Result<DiffReport> QueryEngine::Diff(const DiffRequest& request, const OnProgress& progress,
                                      const std::stop_token& stop) const {
-  LimitedStore store = Limited(stop);
+  LimitedStore store = Limited(stop, read_bytes_max_);
   STATCOLLECT_ASSIGN_OR_RETURN(auto a, RunView::Open(store, request.run_a));
   STATCOLLECT_ASSIGN_OR_RETURN(auto b, RunView::Open(store, request.run_b));
   std::vector<RunSummary> before;
@@ -147,7 +140,7 @@ Result<DiffReport> QueryEngine::Diff(const DiffRequest& request, const OnProgres
   return report;
 }
 
-Result<DiffReport> QueryEngine::DiffViews(Store& store, RunView& a, RunView& b,
+Result<DiffReport> QueryEngine::DiffViews(RecordReader& store, RunView& a, RunView& b,
                                           const DiffRequest& request, const OnProgress& progress,
                                           const std::stop_token& stop) const {
   STATCOLLECT_ASSIGN_OR_RETURN(auto logical, ChooseLogical(store, a, b, request));
@@ -162,9 +155,9 @@ Result<DiffReport> QueryEngine::DiffViews(Store& store, RunView& a, RunView& b,
   return report;
 }
 
-Result<DiffReport> QueryEngine::DiffLogical(Store& store, const LogicalPair& pair, const RunView& a,
-                                            const RunView& b, const DiffRequest& request,
-                                            const OnProgress& progress,
+Result<DiffReport> QueryEngine::DiffLogical(RecordReader& store, const LogicalPair& pair,
+                                            const RunView& a, const RunView& b,
+                                            const DiffRequest& request, const OnProgress& progress,
                                             const std::stop_token& stop) const {
   STATCOLLECT_ASSIGN_OR_RETURN(auto view_a, RunView::Open(*pair.a, request.run_a));
   STATCOLLECT_ASSIGN_OR_RETURN(auto view_b, RunView::Open(*pair.b, request.run_b));
@@ -188,7 +181,7 @@ Result<DiffReport> QueryEngine::DiffLogical(Store& store, const LogicalPair& pai
 Result<NoiseProfile> QueryEngine::SaveNoise(const SaveNoiseRequest& request,
                                             const OnProgress& progress,
                                             const std::stop_token& stop) const {
-  LimitedStore store = Limited(stop);
+  LimitedStore store = Limited(stop, read_bytes_max_);
   STATCOLLECT_ASSIGN_OR_RETURN(auto a, RunView::Open(store, request.run));
   for (const std::string& name : request.repeats) {
     STATCOLLECT_ASSIGN_OR_RETURN(auto repeat, RunView::Open(store, name));
@@ -199,7 +192,7 @@ Result<NoiseProfile> QueryEngine::SaveNoise(const SaveNoiseRequest& request,
 }
 
 // Repeats that are cut in another way are compared as one model each, and so are then all of them.
-Result<NoiseProfile> QueryEngine::SaveNoiseOfWhole(Store& store, LogicalRun& whole,
+Result<NoiseProfile> QueryEngine::SaveNoiseOfWhole(DocumentStore& store, LogicalRun& whole,
                                                    const SaveNoiseRequest& request,
                                                    const OnProgress& progress,
                                                    const std::stop_token& stop) const {
@@ -211,7 +204,7 @@ Result<NoiseProfile> QueryEngine::SaveNoiseOfWhole(Store& store, LogicalRun& who
 
 Result<RanksReport> QueryEngine::CheckRanks(const RanksRequest& request, const OnProgress& progress,
                                             const std::stop_token& stop) const {
-  LimitedStore store = Limited(stop);
+  LimitedStore store = Limited(stop, read_bytes_max_);
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
   return query::CheckRanks(view, request, links_.is_open, progress, stop);
 }

@@ -1,4 +1,4 @@
-// Answers queries about stored runs. Uses only Store.
+// Answers queries about stored runs. Uses only DocumentStore.
 //
 // Every answer is about the run's view over its attempts: each step comes from the newest attempt
 // that has it.
@@ -30,7 +30,7 @@
 #include "server/query/ranks/ranks.h"
 #include "server/query/reports.h"
 #include "server/query/types.h"
-#include "server/store/store.h"
+#include "server/store/document_store.h"
 
 namespace statcollect::query {
 
@@ -44,7 +44,7 @@ class QueryEngine {
   // Borrows the store, which must outlive the engine. `may_come_back`: for a rank that is not
   // connected and has not said goodbye. `read_bytes_max`: stored bytes that one query may read;
   // Stream has no such limit.
-  explicit QueryEngine(Store& store, IsStreamOpen is_stream_open = {},
+  explicit QueryEngine(DocumentStore& store, IsStreamOpen is_stream_open = {},
                        IsStreamOpen may_come_back = {},
                        std::uint64_t read_bytes_max = kReadBytesMax);
 
@@ -56,7 +56,7 @@ class QueryEngine {
   template <typename Request, typename Response>
   Status Ask(Leaf<Request, Response>* query, const std::type_identity_t<Request>& request,
              Response& out, const std::stop_token& stop = {}) const {
-    LimitedStore store = Limited(stop);
+    LimitedStore store = Limited(stop, read_bytes_max_);
     return query({.store = store, .links = links_, .stop = stop}, request, out);
   }
 
@@ -64,7 +64,7 @@ class QueryEngine {
   // ReadRecords (records/records_reader.h).
   template <typename Query>
   Status Stream(const Query& query, const std::stop_token& stop = {}) const {
-    LimitedStore store(store_, ReadBudget::kNoLimit, stop);
+    LimitedStore store = Limited(stop, ReadBudget::kNoLimit);
     return query(Context{.store = store, .links = links_, .stop = stop});
   }
 
@@ -89,22 +89,24 @@ class QueryEngine {
 
  private:
   // `store`: as the query sees it. `a`, `b`: the runs as they are.
-  Result<NoiseProfile> SaveNoiseOfWhole(Store& store, LogicalRun& whole,
+  Result<NoiseProfile> SaveNoiseOfWhole(DocumentStore& store, LogicalRun& whole,
                                         const SaveNoiseRequest& request, const OnProgress& progress,
                                         const std::stop_token& stop) const;
-  Result<DiffReport> DiffViews(Store& store, RunView& a, RunView& b, const DiffRequest& request,
-                               const OnProgress& progress, const std::stop_token& stop) const;
-  Result<DiffReport> DiffLogical(Store& store, const LogicalPair& pair, const RunView& a,
+  Result<DiffReport> DiffViews(RecordReader& store, RunView& a, RunView& b,
+                               const DiffRequest& request, const OnProgress& progress,
+                               const std::stop_token& stop) const;
+  Result<DiffReport> DiffLogical(RecordReader& store, const LogicalPair& pair, const RunView& a,
                                  const RunView& b, const DiffRequest& request,
                                  const OnProgress& progress, const std::stop_token& stop) const;
 
-  LimitedStore Limited(const std::stop_token& stop) const {
-    return {store_, read_bytes_max_, stop};
+  LimitedStore Limited(const std::stop_token& stop, std::uint64_t bytes_max) const {
+    return {store_, project_, bytes_max, stop};
   }
 
-  Store& store_;
+  DocumentStore& store_;
   const RankLinks links_;
   const std::uint64_t read_bytes_max_;
+  std::optional<std::string> project_;  // absent: all
 };
 
 }  // namespace statcollect::query

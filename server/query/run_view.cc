@@ -10,6 +10,7 @@
 #include "server/query/rows.h"
 #include "server/query/suggest.h"
 #include "server/store/newest_step.h"
+#include "server/store/record_reader.h"
 
 namespace statcollect::query {
 namespace {

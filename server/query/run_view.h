@@ -18,7 +18,7 @@
 #include "common/step_set.h"
 #include "common/thread_annotations.h"
 #include "server/query/reports.h"
-#include "server/store/store.h"
+#include "server/store/run_reader.h"
 
 namespace statcollect::query {
 

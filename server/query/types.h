@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "server/query/reports.h"
-#include "server/store/store.h"
+#include "server/store/run_reader.h"
 
 namespace statcollect::query {
 

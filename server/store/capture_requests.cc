@@ -64,13 +64,14 @@ Result<std::vector<CaptureRequest>> DecodeCaptureRequests(std::string_view bytes
   return requests;
 }
 
-Result<std::vector<CaptureRequest>> ReadCaptureRequests(Store& store, const std::string& run) {
+Result<std::vector<CaptureRequest>> ReadCaptureRequests(RecordReader& store,
+                                                        const std::string& run) {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto document, store.Document(run, kDocument));
   if (!document) return std::vector<CaptureRequest>();
   return DecodeCaptureRequests(*document);
 }
 
-Status WriteCaptureRequests(Store& store, const std::string& run,
+Status WriteCaptureRequests(DocumentStore& store, const std::string& run,
                             std::vector<CaptureRequest> requests) {
   if (requests.size() > kCaptureRequestsMax) {
     requests.erase(requests.begin(),

@@ -11,7 +11,7 @@
 
 #include "common/capture_spec.h"
 #include "common/status.h"
-#include "server/store/store.h"
+#include "server/store/document_store.h"
 
 namespace statcollect {
 
@@ -30,9 +30,10 @@ std::string EncodeCaptureRequests(const std::vector<CaptureRequest>& requests);
 Result<std::vector<CaptureRequest>> DecodeCaptureRequests(std::string_view bytes);
 
 // The requests of all attempts of the run, oldest first.
-Result<std::vector<CaptureRequest>> ReadCaptureRequests(Store& store, const std::string& run);
+Result<std::vector<CaptureRequest>> ReadCaptureRequests(RecordReader& store,
+                                                        const std::string& run);
 // Durable when it returns. Keeps only the newest kCaptureRequestsMax.
-Status WriteCaptureRequests(Store& store, const std::string& run,
+Status WriteCaptureRequests(DocumentStore& store, const std::string& run,
                             std::vector<CaptureRequest> requests);
 
 }  // namespace statcollect

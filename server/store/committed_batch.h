@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "common/records.h"
-#include "server/store/store.h"
+#include "server/store/attempt.h"
 
 namespace statcollect {
 

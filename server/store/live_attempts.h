@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "common/project.h"
-#include "server/store/store.h"
+#include "server/store/attempt.h"
 
 #include "common/thread_annotations.h"
 

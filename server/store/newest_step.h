@@ -6,7 +6,7 @@
 
 #include "common/saturating.h"
 #include "common/status.h"
-#include "server/store/store.h"
+#include "server/store/run_reader.h"
 
 namespace statcollect {
 

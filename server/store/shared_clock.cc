@@ -13,7 +13,7 @@ bool Agree(std::int64_t a, std::int64_t b) { return std::abs(a - b) <= kToleranc
 
 }  // namespace
 
-SharedClock::SharedClock(Store& store, const Clock& own,
+SharedClock::SharedClock(FleetStore& store, const Clock& own,
                          std::function<void(const std::string&)> log,
                          std::chrono::milliseconds interval)
     : store_(store),

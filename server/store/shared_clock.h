@@ -18,7 +18,7 @@
 
 #include "common/clock.h"
 #include "common/thread_annotations.h"
-#include "server/store/store.h"
+#include "server/store/fleet_store.h"
 
 namespace statcollect {
 
@@ -29,7 +29,7 @@ class SharedClock final : public Clock {
   static constexpr std::chrono::seconds kTolerance{2};
 
   // Borrows the store and the own clock. Asks once before it returns.
-  SharedClock(Store& store, const Clock& own, std::function<void(const std::string& line)> log,
+  SharedClock(FleetStore& store, const Clock& own, std::function<void(const std::string& line)> log,
               std::chrono::milliseconds interval = std::chrono::minutes(1));
   ~SharedClock() override;
 
@@ -44,7 +44,7 @@ class SharedClock final : public Clock {
   void Ask();
   void Report(std::int64_t own_ahead);
 
-  Store& store_;
+  FleetStore& store_;
   const Clock& own_;
   const std::function<void(const std::string&)> log_;
   const std::chrono::milliseconds interval_;

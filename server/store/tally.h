@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/rank_set.h"
-#include "server/store/store.h"
+#include "server/store/attempt.h"
 
 namespace statcollect {
 

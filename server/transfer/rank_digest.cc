@@ -53,7 +53,7 @@ class Adder {
 
 class RankDigester {
  public:
-  RankDigester(Store& store, AttemptId attempt, std::uint32_t rank,
+  RankDigester(RecordReader& store, AttemptId attempt, std::uint32_t rank,
                const std::function<Status(const StepDigest&)>& take, const std::stop_token& stop)
       : store_(store), attempt_(attempt), rank_(rank), take_(take), stop_(stop) {}
 
@@ -71,7 +71,7 @@ class RankDigester {
     return stop_.stop_requested() ? Status(Code::kCancelled, "copy: cancelled") : Status::Ok();
   }
 
-  Store& store_;
+  RecordReader& store_;
   const AttemptId attempt_;
   const std::uint32_t rank_;
   const std::function<Status(const StepDigest&)>& take_;
@@ -181,7 +181,7 @@ Result<std::string> RankDigester::BytesOf(const StoredCapture& capture) {
 
 }  // namespace
 
-Status DigestRank(Store& store, AttemptId attempt, std::uint32_t rank,
+Status DigestRank(RecordReader& store, AttemptId attempt, std::uint32_t rank,
                   const std::function<Status(const StepDigest&)>& take,
                   const std::stop_token& stop) {
   return RankDigester(store, attempt, rank, take, stop).Run();

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "common/status.h"
-#include "server/store/store.h"
+#include "server/store/record_reader.h"
 
 namespace statcollect::transfer {
 
@@ -22,7 +22,7 @@ struct StepDigest {
 
 // Calls `take` for the definitions, then for each step of each sort of record that has any. Memory:
 // one block.
-Status DigestRank(Store& store, AttemptId attempt, std::uint32_t rank,
+Status DigestRank(RecordReader& store, AttemptId attempt, std::uint32_t rank,
                   const std::function<Status(const StepDigest&)>& take,
                   const std::stop_token& stop);
 

@@ -47,7 +47,7 @@ std::size_t BytesOf(const TokenRecord& tokens) {
 
 class RankReader {
  public:
-  RankReader(Store& store, AttemptId attempt, std::uint32_t rank, const ReadFrom& from,
+  RankReader(RecordReader& store, AttemptId attempt, std::uint32_t rank, const ReadFrom& from,
              const TakeBatch& take, const std::stop_token& stop)
       : store_(store), attempt_(attempt), rank_(rank), take_(take), stop_(stop), from_(from) {}
 
@@ -70,7 +70,7 @@ class RankReader {
     return stop_.stop_requested() ? Status(Code::kCancelled, "copy: cancelled") : Status::Ok();
   }
 
-  Store& store_;
+  RecordReader& store_;
   const AttemptId attempt_;
   const std::uint32_t rank_;
   const TakeBatch& take_;
@@ -241,7 +241,7 @@ Status RankReader::Send() {
 
 }  // namespace
 
-Status ReadRank(Store& store, AttemptId attempt, std::uint32_t rank, const ReadFrom& from,
+Status ReadRank(RecordReader& store, AttemptId attempt, std::uint32_t rank, const ReadFrom& from,
                 const TakeBatch& take, const std::stop_token& stop) {
   return RankReader(store, attempt, rank, from, take, stop).Run();
 }

@@ -10,7 +10,7 @@
 
 #include "common/records.h"
 #include "common/status.h"
-#include "server/store/store.h"
+#include "server/store/record_reader.h"
 
 namespace statcollect::transfer {
 
@@ -28,7 +28,7 @@ using TakeBatch = std::function<Status(const RecordBatch& batch, std::span<const
 // by step. Settings are not among them: they are in the rank's configuration. Of a capture with a
 // gap, what is before it. Memory: a batch and the definitions. Blocks that the reader has are not
 // decoded. kFailedPrecondition: the reader has more than there is.
-Status ReadRank(Store& store, AttemptId attempt, std::uint32_t rank, const ReadFrom& from,
+Status ReadRank(RecordReader& store, AttemptId attempt, std::uint32_t rank, const ReadFrom& from,
                 const TakeBatch& take, const std::stop_token& stop);
 
 }  // namespace statcollect::transfer

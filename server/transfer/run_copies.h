@@ -14,7 +14,7 @@
 
 #include "common/records.h"
 #include "common/status.h"
-#include "server/store/store.h"
+#include "server/store/record_writer.h"
 
 namespace statcollect {
 

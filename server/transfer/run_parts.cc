@@ -23,7 +23,7 @@ Result<bool> IsKept(Store& store, const std::string& run) {
   });
 }
 
-Status DescribeDocuments(Store& store, const std::string& run,
+Status DescribeDocuments(RecordReader& store, const std::string& run,
                          const std::vector<AttemptMeta>& attempts, const PartVisitor& visitor) {
   std::map<std::uint32_t, std::uint32_t> numbers;
   for (const AttemptMeta& attempt : attempts) numbers[attempt.id] = attempt.number;
@@ -37,7 +37,7 @@ Status DescribeDocuments(Store& store, const std::string& run,
   return Status::Ok();
 }
 
-Status DescribeEvents(Store& store, const AttemptMeta& attempt, std::uint32_t rank,
+Status DescribeEvents(RecordReader& store, const AttemptMeta& attempt, std::uint32_t rank,
                       const PartVisitor& visitor) {
   CollectorEvent own{.rank = rank};
   Visitor<EventRecord> events;
@@ -52,7 +52,7 @@ Status DescribeEvents(Store& store, const AttemptMeta& attempt, std::uint32_t ra
 
 }  // namespace
 
-Result<AttemptMeta> FindAttempt(Store& store, const std::string& run, std::uint32_t number) {
+Result<AttemptMeta> FindAttempt(RunReader& store, const std::string& run, std::uint32_t number) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto attempts, store.Attempts(run));
   if (attempts.empty()) return NoSuchRun(run);
   const auto found =

@@ -27,7 +27,7 @@ struct PartVisitor {
 Status DescribeRun(Store& store, const std::string& run, const PartVisitor& visitor);
 
 // The launch of the run with this number. kNotFound: there is none.
-Result<AttemptMeta> FindAttempt(Store& store, const std::string& run, std::uint32_t number);
+Result<AttemptMeta> FindAttempt(RunReader& store, const std::string& run, std::uint32_t number);
 
 }  // namespace statcollect::transfer
 

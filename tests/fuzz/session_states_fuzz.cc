@@ -80,7 +80,8 @@ struct Collector {
                      /*threads=*/0};  // never full, so that all work is done on this thread
   std::deque<std::function<void()>> admissions;
   StreamContext context{
-      .store = store,
+      .reader = store,
+      .writer = store,
       .clock = clock,
       .registry = registry,
       .committer = committer,

@@ -26,7 +26,7 @@ std::string Reached(std::uint32_t rank, const std::optional<std::uint64_t>& step
 }
 
 // The agent's reason why there is no capture.
-Result<std::optional<std::string>> ReasonOf(Store& store, const CaptureRequest& request,
+Result<std::optional<std::string>> ReasonOf(RecordReader& store, const CaptureRequest& request,
                                             std::uint32_t rank) {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto events, store.Events(request.attempt, rank));
   for (const EventRecord& event : events) {
@@ -40,7 +40,7 @@ Result<std::optional<std::string>> ReasonOf(Store& store, const CaptureRequest& 
 
 enum class Link { kOpen, kAway, kEnded };
 
-Result<v1::CaptureRequestRank> StateOf(Store& store, const CaptureRequest& request,
+Result<v1::CaptureRequestRank> StateOf(RecordReader& store, const CaptureRequest& request,
                                        std::uint32_t rank,
                                        const std::optional<std::uint64_t>& last_step,
                                        const std::vector<CaptureRow>& rows, Link link) {
@@ -98,7 +98,7 @@ void FillRequest(const CaptureRequest& request, v1::CaptureRequestRow& out) {
 }
 
 // Of the newest launch, oldest first. kNotFound: there is no such one.
-Result<std::vector<CaptureRequest>> RequestsOf(Store& store, const RunView& view,
+Result<std::vector<CaptureRequest>> RequestsOf(RecordReader& store, const RunView& view,
                                                const CapturesRequest& wanted) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto requests, ReadCaptureRequests(store, wanted.run));
   std::erase_if(requests, [&](const CaptureRequest& r) {

@@ -37,7 +37,7 @@ struct LossPoint {
 // Calls `done` for scalars in the order of their steps until it returns true, or enough of them
 // were seen.
 template <typename Done>
-Status LookAtScalars(Store& store, AttemptId attempt, std::uint32_t rank, StepBounds steps,
+Status LookAtScalars(RecordReader& store, AttemptId attempt, std::uint32_t rank, StepBounds steps,
                      Done done) {
   std::size_t seen = 0;
   bool enough = false;
@@ -50,7 +50,7 @@ Status LookAtScalars(Store& store, AttemptId attempt, std::uint32_t rank, StepBo
   return enough ? Status::Ok() : read;
 }
 
-Result<std::optional<LossSource>> FindLossSource(Store& store, AttemptId attempt,
+Result<std::optional<LossSource>> FindLossSource(RecordReader& store, AttemptId attempt,
                                                  const std::map<std::uint32_t, RankMeta>& ranks) {
   // The lowest and the highest rank first: in a pipeline, the last stage has the loss.
   std::vector<std::uint32_t> order;
@@ -69,7 +69,8 @@ Result<std::optional<LossSource>> FindLossSource(Store& store, AttemptId attempt
   return std::optional<LossSource>();
 }
 
-Result<std::optional<LossPoint>> FirstLoss(Store& store, const std::vector<LossSource>& sources,
+Result<std::optional<LossPoint>> FirstLoss(RecordReader& store,
+                                           const std::vector<LossSource>& sources,
                                            StepBounds steps) {
   std::optional<LossPoint> found;
   for (const LossSource& source : sources) {
@@ -83,7 +84,8 @@ Result<std::optional<LossPoint>> FirstLoss(Store& store, const std::vector<LossS
   return found;
 }
 
-Status AddPoints(Store& store, const RunView& view, std::uint32_t points, v1::RunLoss& loss) {
+Status AddPoints(RecordReader& store, const RunView& view, std::uint32_t points,
+                 v1::RunLoss& loss) {
   const auto range = view.StepSpan();
   if (!range) return Status::Ok();
   std::vector<LossSource> sources;  // newest attempt first
@@ -111,7 +113,7 @@ Status AddPoints(Store& store, const RunView& view, std::uint32_t points, v1::Ru
   return add({range->last, range->last});
 }
 
-Status CountAlarms(Store& store, const RunView& view, v1::RunLoss& loss) {
+Status CountAlarms(RecordReader& store, const RunView& view, v1::RunLoss& loss) {
   std::uint64_t seen = 0;
   bool enough = false;
   Visitor<EventRecord> visitor;

@@ -40,7 +40,7 @@ std::string PlacesOf(const std::vector<CaptureRow>& rows) {
 }
 
 // Everything that one rank of one attempt has captured in these steps.
-Status AddRows(Store& store, RunView& view, std::size_t attempt, std::uint32_t rank,
+Status AddRows(RecordReader& store, RunView& view, std::size_t attempt, std::uint32_t rank,
                const StepSet& wanted, std::vector<CaptureRow>* rows) {
   const AttemptMeta& meta = view.attempts()[attempt];
   STATCOLLECT_ASSIGN_OR_RETURN(
@@ -78,7 +78,7 @@ Status AddRows(Store& store, RunView& view, std::size_t attempt, std::uint32_t r
 
 }  // namespace
 
-Result<std::vector<CaptureRow>> FindCaptures(Store& store, RunView& view,
+Result<std::vector<CaptureRow>> FindCaptures(RecordReader& store, RunView& view,
                                              const std::vector<std::uint32_t>& ranks,
                                              const StepSet& wanted, const std::stop_token& stop) {
   std::vector<CaptureRow> rows;
@@ -107,8 +107,9 @@ Result<std::vector<CaptureRow>> FindCaptures(Store& store, RunView& view,
 namespace {
 
 // The one captured tensor that the request names.
-Result<CaptureRow> FindCapture(Store& store, RunView& view, const ReadCaptureRequest& request,
-                               const std::string& attempted, const std::stop_token& stop) {
+Result<CaptureRow> FindCapture(RecordReader& store, RunView& view,
+                               const ReadCaptureRequest& request, const std::string& attempted,
+                               const std::stop_token& stop) {
   const auto step = StepSet::Parse(std::to_string(request.step));
   STATCOLLECT_ASSIGN_OR_RETURN(auto rows, FindCaptures(store, view, {request.rank}, *step, stop));
   std::vector<CaptureRow> found;
@@ -144,7 +145,7 @@ Result<CaptureRow> FindCapture(Store& store, RunView& view, const ReadCaptureReq
 
 }  // namespace
 
-Status ReadCapture(Store& store, const ReadCaptureRequest& request,
+Status ReadCapture(RecordReader& store, const ReadCaptureRequest& request,
                    const std::function<Status(const CaptureRow&)>& head,
                    const std::function<Status(std::string)>& data, const std::stop_token& stop) {
   const std::string attempted =
@@ -176,7 +177,7 @@ Status ReadCapture(Store& store, const ReadCaptureRequest& request,
   return Status::Ok();
 }
 
-Status CheckCanBeCaptured(Store& store, const std::string& run, const CaptureSpec& spec) {
+Status CheckCanBeCaptured(RecordReader& store, const std::string& run, const CaptureSpec& spec) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, run));
   const std::size_t newest = view.attempts().size() - 1;
   std::set<std::string> names, kinds;

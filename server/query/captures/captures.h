@@ -14,7 +14,7 @@
 #include "common/status.h"
 #include "common/step_set.h"
 #include "server/query/run_view.h"
-#include "server/store/store.h"
+#include "server/store/record_reader.h"
 
 namespace statcollect::query {
 
@@ -48,20 +48,20 @@ struct ReadCaptureRequest {
 
 // All captures of the run's view, without superseded steps, ordered by step, rank and activation.
 // `ranks`: empty: all. Reads no values.
-Result<std::vector<CaptureRow>> FindCaptures(Store& store, RunView& view,
+Result<std::vector<CaptureRow>> FindCaptures(RecordReader& store, RunView& view,
                                              const std::vector<std::uint32_t>& ranks,
                                              const StepSet& wanted, const std::stop_token& stop);
 
 // Calls head once, then data for each part of the values, in order; their errors end the call.
 // kNotFound: not captured; lists what is. kInvalidArgument: several match; lists them.
 // kFailedPrecondition: not all of it has arrived. kDataLoss: a part is missing or damaged.
-Status ReadCapture(Store& store, const ReadCaptureRequest& request,
+Status ReadCapture(RecordReader& store, const ReadCaptureRequest& request,
                    const std::function<Status(const CaptureRow&)>& head,
                    const std::function<Status(std::string)>& data, const std::stop_token& stop);
 
 // Whether a capture request is meaningful: the newest launch has seen such an activation, or
 // nothing yet. kNotFound: gives the closest names, or the kinds that the name has.
-Status CheckCanBeCaptured(Store& store, const std::string& run, const CaptureSpec& spec);
+Status CheckCanBeCaptured(RecordReader& store, const std::string& run, const CaptureSpec& spec);
 
 }  // namespace statcollect::query
 

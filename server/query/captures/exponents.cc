@@ -33,8 +33,8 @@ bool Defines(const RankCatalogue& catalogue, const ExponentRecord& record) {
 
 class ExponentsScan {
  public:
-  ExponentsScan(Store& store, RunView& view, const ExponentsSelection& selection, StepSet wanted,
-                StepOwners owners, const std::function<Status(ExponentsSeen)>& take)
+  ExponentsScan(RecordReader& store, RunView& view, const ExponentsSelection& selection,
+                StepSet wanted, StepOwners owners, const std::function<Status(ExponentsSeen)>& take)
       : store_(store),
         view_(view),
         selection_(selection),
@@ -63,7 +63,7 @@ class ExponentsScan {
            IsWanted(selection_.kinds, key.kind);
   }
 
-  Store& store_;
+  RecordReader& store_;
   RunView& view_;
   const ExponentsSelection& selection_;
   const StepSet wanted_;
@@ -147,7 +147,7 @@ double ExponentsSeen::ShareLostIn(DType format) const {
   return components == 0 ? 0.0 : static_cast<double>(loss.lost()) / static_cast<double>(components);
 }
 
-Status VisitExponents(Store& store, const ExponentsSelection& selection,
+Status VisitExponents(RecordReader& store, const ExponentsSelection& selection,
                       const std::stop_token& stop,
                       const std::function<Status(ExponentsSeen)>& take) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, selection.run));

@@ -11,7 +11,7 @@
 
 #include "common/records.h"
 #include "common/status.h"
-#include "server/store/store.h"
+#include "server/store/record_reader.h"
 
 namespace statcollect::query {
 
@@ -51,7 +51,7 @@ struct ExponentsSeen {
 // Calls `take` for each histogram, in any order of steps; its error ends the call. A step's
 // histograms come from the newest launch that has the step. Memory: a rank's records of some steps.
 // kNotFound: no such run; kCancelled: `stop`, checked between reads of some steps.
-Status VisitExponents(Store& store, const ExponentsSelection& selection,
+Status VisitExponents(RecordReader& store, const ExponentsSelection& selection,
                       const std::stop_token& stop,
                       const std::function<Status(ExponentsSeen)>& take);
 

@@ -11,7 +11,7 @@
 #include "server/query/logical/logical_run.h"
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
-#include "server/store/store.h"
+#include "server/store/run_reader.h"
 
 namespace statcollect::query {
 

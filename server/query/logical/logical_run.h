@@ -25,7 +25,7 @@
 #include "server/query/logical/findings.h"
 #include "server/query/logical/merge_parts.h"
 #include "server/query/logical/step_shape.h"
-#include "server/store/store.h"
+#include "server/store/run_reader.h"
 
 namespace statcollect::query {
 

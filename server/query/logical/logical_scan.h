@@ -10,7 +10,7 @@
 
 #include "server/query/logical/logical_run.h"
 #include "server/query/logical/step_shape.h"
-#include "server/store/store.h"
+#include "server/store/run_reader.h"
 
 namespace statcollect::query {
 

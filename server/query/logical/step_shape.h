@@ -12,7 +12,7 @@
 
 #include "common/records.h"
 #include "server/store/hash_columns.h"
-#include "server/store/store.h"
+#include "server/store/run_reader.h"
 
 namespace statcollect::query {
 

@@ -11,7 +11,7 @@
 #include "common/status.h"
 #include "common/step_set.h"
 #include "server/query/run_view.h"
-#include "server/store/store.h"
+#include "server/store/run_reader.h"
 
 namespace statcollect::query {
 

@@ -14,7 +14,7 @@
 #include "server/query/compare/alignment.h"
 #include "server/query/compare/noise.h"
 #include "server/query/run_view.h"
-#include "server/store/store.h"
+#include "server/store/run_reader.h"
 
 namespace statcollect::query {
 

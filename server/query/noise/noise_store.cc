@@ -19,14 +19,14 @@ namespace {
 
 constexpr std::size_t kStepsAWave = 64;
 
-Result<std::optional<NoiseProfile>> Load(Store& store, const std::string& run) {
+Result<std::optional<NoiseProfile>> Load(RecordReader& store, const std::string& run) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto stored, store.Document(run, kNoiseDocument));
   if (!stored) return std::optional<NoiseProfile>();
   STATCOLLECT_ASSIGN_OR_RETURN(auto profile, NoiseProfile::Decode(*stored));
   return std::optional(std::move(profile));
 }
 
-RepeatNoise::OpenRun AsRecorded(Store& store) {
+RepeatNoise::OpenRun AsRecorded(RecordReader& store) {
   return [&store](const std::string& run) { return RunView::Open(store, run); };
 }
 
@@ -96,7 +96,7 @@ class Measurement {
 
 // The twins of A or, if the request names runs, these: twins, and repeats as twins of the smallest
 // noise.
-Result<std::vector<TwinOf>> WantedTwins(Store& store, const RunView& a,
+Result<std::vector<TwinOf>> WantedTwins(RecordReader& store, const RunView& a,
                                         const DiffRequest& request) {
   if (request.noise.empty() && (request.no_noise || request.exact)) return std::vector<TwinOf>();
   auto twins = Twins::Find(store, a.run());
@@ -141,11 +141,11 @@ Status OpenTwins(std::vector<TwinOf> twins, RunView& a, const RepeatNoise::OpenR
 
 }  // namespace
 
-Result<KnownNoise> OpenNoise(Store& store, RunView& a, const DiffRequest& request) {
+Result<KnownNoise> OpenNoise(RecordReader& store, RunView& a, const DiffRequest& request) {
   return OpenNoiseOfWhole(store, a, request, AsRecorded(store), /*fold=*/false);
 }
 
-Result<KnownNoise> OpenNoiseOfWhole(Store& store, RunView& a, const DiffRequest& request,
+Result<KnownNoise> OpenNoiseOfWhole(RecordReader& store, RunView& a, const DiffRequest& request,
                                     const RepeatNoise::OpenRun& open, bool fold) {
   KnownNoise known;
   STATCOLLECT_ASSIGN_OR_RETURN(auto twins, WantedTwins(store, a, request));
@@ -164,7 +164,7 @@ Result<KnownNoise> OpenNoiseOfWhole(Store& store, RunView& a, const DiffRequest&
   return known;
 }
 
-Result<NoiseProfile> SaveNoiseOf(Store& store, RunView& a, const SaveNoiseRequest& request,
+Result<NoiseProfile> SaveNoiseOf(DocumentStore& store, RunView& a, const SaveNoiseRequest& request,
                                  const RepeatNoise::OpenRun& open, const OnProgress& progress,
                                  const std::stop_token& stop) {
   STATCOLLECT_ASSIGN_OR_RETURN(
@@ -178,7 +178,7 @@ Result<NoiseProfile> SaveNoiseOf(Store& store, RunView& a, const SaveNoiseReques
   return profile;
 }
 
-Result<NoiseProfile> StoredNoise(Store& store, const std::string& run) {
+Result<NoiseProfile> StoredNoise(RecordReader& store, const std::string& run) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto profile, Load(store, run));
   if (!profile) {
     return Status(Code::kNotFound, "noise of run '" + Printable(run) +

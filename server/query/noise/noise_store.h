@@ -15,7 +15,7 @@
 #include "server/query/reports.h"
 #include "server/query/run_view.h"
 #include "server/query/types.h"
-#include "server/store/store.h"
+#include "server/store/document_store.h"
 
 namespace statcollect::query {
 
@@ -28,20 +28,20 @@ struct KnownNoise {
 
 // From the runs that a diff names, otherwise from A's twins, otherwise as stored for A. Twins take
 // the place of a floor. Both borrow the view.
-Result<KnownNoise> OpenNoise(Store& store, RunView& a, const DiffRequest& request);
+Result<KnownNoise> OpenNoise(RecordReader& store, RunView& a, const DiffRequest& request);
 // The same where `a` is one model that was put together from its ranks: `open` does so with a
 // repeat. The stored noise, which is the largest over ranks, holds for whole tensors, too: relative
 // to its size, a whole is never further apart than its furthest part. `fold`: micro-batches are one
 // batch, whose noise is the largest of theirs.
-Result<KnownNoise> OpenNoiseOfWhole(Store& store, RunView& a, const DiffRequest& request,
+Result<KnownNoise> OpenNoiseOfWhole(RecordReader& store, RunView& a, const DiffRequest& request,
                                     const RepeatNoise::OpenRun& open, bool fold);
 
 // See QueryEngine. `open`: how the repeats are read; empty: as they were recorded, rank by rank.
-Result<NoiseProfile> SaveNoiseOf(Store& store, RunView& a, const SaveNoiseRequest& request,
+Result<NoiseProfile> SaveNoiseOf(DocumentStore& store, RunView& a, const SaveNoiseRequest& request,
                                  const RepeatNoise::OpenRun& open, const OnProgress& progress,
                                  const std::stop_token& stop);
 // kNotFound: no such run, or no noise is stored.
-Result<NoiseProfile> StoredNoise(Store& store, const std::string& run);
+Result<NoiseProfile> StoredNoise(RecordReader& store, const std::string& run);
 
 }  // namespace statcollect::query
 

@@ -17,7 +17,7 @@
 #include "server/query/compare/alignment.h"
 #include "server/query/compare/paired_step.h"
 #include "server/query/run_view.h"
-#include "server/store/store.h"
+#include "server/store/run_reader.h"
 
 namespace statcollect::query {
 

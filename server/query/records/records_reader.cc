@@ -49,7 +49,7 @@ std::size_t BytesOf(const Layout& layout) {
 
 class Reader {
  public:
-  Reader(Store& store, RunView& view, const RecordsRequest& request, const OnRecords& take)
+  Reader(RecordReader& store, RunView& view, const RecordsRequest& request, const OnRecords& take)
       : store_(store), view_(view), request_(request), take_(take) {}
 
   // Before Run: whole tensors come first in each step; of the ranks' own, those of unknown place
@@ -99,7 +99,7 @@ class Reader {
   Result<const std::vector<EventRecord>*> Events(std::size_t attempt, std::uint32_t rank);
   Status Send();
 
-  Store& store_;
+  RecordReader& store_;
   RunView& view_;
   const RecordsRequest& request_;
   const OnRecords& take_;
@@ -357,7 +357,7 @@ Status Reader::Send() {
 
 }  // namespace
 
-Status ReadRecords(Store& store, const RecordsRequest& request, const OnRecords& take,
+Status ReadRecords(RecordReader& store, const RecordsRequest& request, const OnRecords& take,
                    const std::stop_token& stop) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
   Reader reader(store, view, request, take);

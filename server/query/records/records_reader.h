@@ -12,7 +12,7 @@
 #include "common/records.h"
 #include "common/status.h"
 #include "server/query/reports.h"
-#include "server/store/store.h"
+#include "server/store/record_reader.h"
 
 namespace statcollect::query {
 
@@ -49,7 +49,7 @@ using OnRecords = std::function<Status(RecordsPart part)>;
 // `whole`, a step of a run that is cut begins with its whole tensors, which have definitions of
 // their own; the ranks' records are then those that could not be put together. Memory: one step of
 // all ranks.
-Status ReadRecords(Store& store, const RecordsRequest& request, const OnRecords& take,
+Status ReadRecords(RecordReader& store, const RecordsRequest& request, const OnRecords& take,
                    const std::stop_token& stop);
 
 }  // namespace statcollect::query

@@ -53,7 +53,7 @@ PairedTaps PairTaps(const NameMap& names, const TokenTable& a, const TokenTable&
   return paired;
 }
 
-Result<TapNoise> TapNoise::Measure(Store& store, const TokenTable& run,
+Result<TapNoise> TapNoise::Measure(RecordReader& store, const TokenTable& run,
                                    std::vector<std::string> repeats, const std::string& steps) {
   TapNoise noise;
   const bool named = !repeats.empty();

@@ -12,7 +12,7 @@
 #include "common/types.h"
 #include "server/query/compare/name_map.h"
 #include "server/query/tokens/token_table.h"
-#include "server/store/store.h"
+#include "server/store/record_reader.h"
 
 namespace statcollect::query {
 
@@ -30,7 +30,7 @@ PairedTaps PairTaps(const NameMap& names, const TokenTable& a, const TokenTable&
 class TapNoise {
  public:
   // `repeats`: runs; empty: the twins of the run. Cost: reads the token records of each.
-  static Result<TapNoise> Measure(Store& store, const TokenTable& run,
+  static Result<TapNoise> Measure(RecordReader& store, const TokenTable& run,
                                   std::vector<std::string> repeats, const std::string& steps);
 
   // Nothing: no repeat has the tap.

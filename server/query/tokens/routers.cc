@@ -354,7 +354,7 @@ class RouterComparer {
 
 }  // namespace
 
-Result<RouterAnswer> CompareRouters(Store& store, const RouterQuestion& question,
+Result<RouterAnswer> CompareRouters(RecordReader& store, const RouterQuestion& question,
                                     const std::stop_token& stop) {
   for (const std::string* run : {&question.run_a, &question.run_b}) {
     STATCOLLECT_ASSIGN_OR_RETURN(const auto choices, TokenTable::Read(store, *run, question.steps,

@@ -9,7 +9,7 @@
 
 #include "common/status.h"
 #include "server/query/reports.h"
-#include "server/store/store.h"
+#include "server/store/record_reader.h"
 
 namespace statcollect::query {
 
@@ -35,7 +35,7 @@ struct RouterAnswer {
 // Cost: reads the choices of both runs; if both have some, also all other token records, and those
 // of the repeats. Memory: as GetTokens. kNotFound: no such run; kResourceExhausted: as
 // TokenTable::Read.
-Result<RouterAnswer> CompareRouters(Store& store, const RouterQuestion& question,
+Result<RouterAnswer> CompareRouters(RecordReader& store, const RouterQuestion& question,
                                     const std::stop_token& stop);
 
 }  // namespace statcollect::query

@@ -172,8 +172,8 @@ void TokenTable::Add(std::uint32_t rank, const TokenRecord& record) {
   }
 }
 
-Result<TokenTable> TokenTable::Read(Store& store, const std::string& run, const std::string& steps,
-                                    What what) {
+Result<TokenTable> TokenTable::Read(RecordReader& store, const std::string& run,
+                                    const std::string& steps, What what) {
   TokenTable table(run);
   std::size_t rows = 0;
   const auto take = [&](std::uint32_t rank, const TokenRecord& record) -> Status {

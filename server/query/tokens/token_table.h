@@ -13,7 +13,7 @@
 
 #include "common/records.h"
 #include "common/status.h"
-#include "server/store/store.h"
+#include "server/store/record_reader.h"
 
 namespace statcollect::query {
 
@@ -69,8 +69,8 @@ class TokenTable {
   // Each step from the newest attempt that has it. kNotFound: no such run; kResourceExhausted: more
   // than kTokenRowsOfRunMax rows. The table is empty where no tokens were recorded.
   enum class What : std::uint8_t { kAll, kRouters };  // the latter: no rows of taps
-  static Result<TokenTable> Read(Store& store, const std::string& run, const std::string& steps,
-                                 What what = What::kAll);
+  static Result<TokenTable> Read(RecordReader& store, const std::string& run,
+                                 const std::string& steps, What what = What::kAll);
 
   const std::string& run() const { return run_; }
   // In the order in which they first appear.

@@ -20,7 +20,7 @@
 #include "server/store/clickhouse/engine.h"
 #include "server/store/clickhouse/rank_rows.h"
 #include "server/store/clickhouse/small_writes.h"
-#include "server/store/store.h"
+#include "server/store/record_writer.h"
 
 namespace statcollect {
 

@@ -14,6 +14,7 @@
 #include "common/text.h"
 #include "server/store/byte_io.h"
 #include "server/store/clickhouse/schema.h"
+#include "server/store/document_store.h"
 
 namespace statcollect {
 namespace {

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "common/status.h"
+#include "server/store/attempt.h"
 #include "server/store/clickhouse/engine.h"
 #include "server/store/clickhouse/shared_reads.h"
-#include "server/store/store.h"
 
 namespace statcollect {
 

@@ -9,7 +9,7 @@
 
 #include "server/store/clickhouse/schema.h"
 #include "server/store/codec/stat_encoder.h"
-#include "server/store/store.h"
+#include "server/store/record_writer.h"
 
 namespace statcollect {
 

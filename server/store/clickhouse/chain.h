@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "common/status.h"
+#include "server/store/attempt.h"
 #include "server/store/clickhouse/engine.h"
-#include "server/store/store.h"
 
 namespace statcollect {
 

@@ -10,11 +10,11 @@
 
 #include "common/status.h"
 #include "common/thread_annotations.h"
+#include "server/store/attempt.h"
 #include "server/store/clickhouse/engine.h"
 #include "server/store/clickhouse/rank_rows.h"
 #include "server/store/clickhouse/schema.h"
 #include "server/store/clickhouse/small_writes.h"
-#include "server/store/store.h"
 
 namespace statcollect {
 

@@ -12,7 +12,7 @@
 #include "server/store/clickhouse/attempts.h"
 #include "server/store/clickhouse/chain.h"
 #include "server/store/clickhouse/schema.h"
-#include "server/store/store.h"
+#include "server/store/run_reader.h"
 
 namespace statcollect {
 

@@ -13,7 +13,8 @@
 #include "server/store/clickhouse/attempts.h"
 #include "server/store/clickhouse/pages.h"
 #include "server/store/codec/catalogue.h"
-#include "server/store/store.h"
+#include "server/store/record_reader.h"
+#include "server/store/record_writer.h"
 
 namespace statcollect {
 

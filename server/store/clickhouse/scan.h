@@ -11,7 +11,7 @@
 
 #include "server/store/clickhouse/attempts.h"
 #include "server/store/clickhouse/engine.h"
-#include "server/store/store.h"
+#include "server/store/record_reader.h"
 
 namespace statcollect {
 

@@ -17,7 +17,7 @@
 #include "server/store/block_digest.h"
 #include "server/store/byte_io.h"
 #include "server/store/clickhouse/engine.h"
-#include "server/store/store.h"
+#include "server/store/run_reader.h"
 
 namespace statcollect {
 

@@ -10,8 +10,8 @@
 
 #include "common/status.h"
 #include "common/thread_annotations.h"
+#include "server/store/attempt.h"
 #include "server/store/clickhouse/engine.h"
-#include "server/store/store.h"
 
 namespace statcollect {
 

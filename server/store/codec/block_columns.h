@@ -13,7 +13,7 @@
 #include "server/store/block_digest.h"
 #include "server/store/hash_columns.h"
 #include "server/store/number_columns.h"
-#include "server/store/store.h"
+#include "server/store/run_reader.h"
 
 namespace statcollect {
 

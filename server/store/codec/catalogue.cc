@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/placement.h"
+#include "server/store/attempt.h"
 #include "server/store/byte_io.h"
 #include "server/store/codec/sealed.h"
 

@@ -9,7 +9,6 @@
 
 #include "common/records.h"
 #include "common/status.h"
-#include "server/store/store.h"
 
 namespace statcollect {
 

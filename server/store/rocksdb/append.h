@@ -14,9 +14,9 @@
 
 #include "common/status.h"
 #include "common/thread_annotations.h"
+#include "server/store/record_writer.h"
 #include "server/store/rocksdb/aliases.h"
 #include "server/store/rocksdb/recovery.h"
-#include "server/store/store.h"
 
 namespace statcollect {
 

@@ -13,7 +13,7 @@
 #include "server/store/live_attempts.h"
 #include "server/store/rocksdb/database.h"
 #include "server/store/rocksdb/recovery.h"
-#include "server/store/store.h"
+#include "server/store/run_reader.h"
 
 namespace statcollect {
 

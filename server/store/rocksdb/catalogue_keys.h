@@ -7,9 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "server/store/attempt.h"
 #include "server/store/key.h"
 #include "server/store/rocksdb/util.h"
-#include "server/store/store.h"
 
 namespace statcollect {
 

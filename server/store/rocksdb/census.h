@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "common/status.h"
+#include "server/store/attempt.h"
 #include "server/store/rocksdb/database.h"
 #include "server/store/rocksdb/families.h"
-#include "server/store/store.h"
 
 namespace statcollect {
 

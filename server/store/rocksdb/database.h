@@ -15,7 +15,7 @@
 #include "server/store/rocksdb/definition_cache.h"
 #include "server/store/rocksdb/families.h"
 #include "server/store/rocksdb/util.h"
-#include "server/store/store.h"
+#include "server/store/run_reader.h"
 
 namespace statcollect {
 

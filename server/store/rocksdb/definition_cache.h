@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "common/thread_annotations.h"
-#include "server/store/store.h"
+#include "server/store/run_reader.h"
 
 namespace statcollect {
 

@@ -9,8 +9,8 @@
 #include <thread>
 #include <utility>
 
+#include "server/store/attempt.h"
 #include "server/store/rocksdb/recovery.h"
-#include "server/store/store.h"
 
 namespace statcollect {
 

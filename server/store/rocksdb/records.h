@@ -6,8 +6,8 @@
 #include <string>
 
 #include "common/status.h"
+#include "server/store/record_reader.h"
 #include "server/store/rocksdb/database.h"
-#include "server/store/store.h"
 
 namespace statcollect {
 

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "common/status.h"
+#include "server/store/attempt.h"
 #include "server/store/live_attempts.h"
 #include "server/store/rocksdb/aliases.h"
 #include "server/store/rocksdb/recovery.h"
-#include "server/store/store.h"
 
 namespace statcollect {
 

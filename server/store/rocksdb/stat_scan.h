@@ -6,9 +6,9 @@
 #include <memory>
 #include <vector>
 
+#include "server/store/record_reader.h"
 #include "server/store/rocksdb/asked_before.h"
 #include "server/store/rocksdb/util.h"
-#include "server/store/store.h"
 
 namespace statcollect {
 

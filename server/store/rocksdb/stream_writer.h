@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "server/store/codec/stat_encoder.h"
+#include "server/store/record_writer.h"
 #include "server/store/rocksdb/families.h"
-#include "server/store/store.h"
 
 namespace statcollect {
 

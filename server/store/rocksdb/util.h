@@ -11,7 +11,7 @@
 #include <rocksdb/db.h>
 
 #include "common/status.h"
-#include "server/store/store.h"
+#include "server/store/run_reader.h"
 
 namespace statcollect {
 

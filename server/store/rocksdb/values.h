@@ -9,6 +9,7 @@
 
 #include "common/status.h"
 #include "server/store/codec/catalogue.h"
+#include "server/store/record_reader.h"
 #include "server/store/rocksdb/database.h"
 #include "server/store/rocksdb/families.h"
 #include "server/store/rocksdb/util.h"

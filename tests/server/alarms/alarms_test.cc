@@ -40,7 +40,7 @@ class AlarmsTest : public ::testing::Test {
       }
       if (hold_) hold_();
     };
-    alarms_ = std::make_unique<Alarms>(store_, clock_, std::move(options));
+    alarms_ = std::make_unique<Alarms>(store_, store_, clock_, std::move(options));
     alarms_->AwaitIdle();
   }
   // As a crash does: nothing is judged or kept any more.

@@ -22,13 +22,13 @@
 #include "server/control/event_feed.h"
 #include "server/control/run_feed.h"
 #include "server/query/query.h"
-#include "server/store/forwarding_store.h"
 #include "tests/support/fake_store.h"
+#include "tests/support/forwarding_store.h"
 
 namespace statcollect::testing {
 
 // Passes everything on; while held, whoever begins a scan waits inside.
-class GatedStore final : public ForwardingStore {
+class GatedStore final : public testing::ForwardingStore {
  public:
   using ForwardingStore::ForwardingStore;
 

@@ -182,6 +182,7 @@ TEST(StreamMemory, IsBoundedOverAllStreamsAndNothingIsLost) {
   SessionRegistry registry(store, clock, committer);
   ThreadPool pool(4);
   const StreamContext context{store,
+                              store,
                               clock,
                               registry,
                               committer,

@@ -8,8 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "server/store/forwarding_store.h"
 #include "tests/server/ingest/harness.h"
+#include "tests/support/forwarding_store.h"
 
 namespace statcollect {
 namespace {
@@ -22,7 +22,7 @@ using testing::NthBatch;
 using ::testing::StartsWith;
 
 // While it hangs, its calls return only when it is released, and then fail.
-class HangingPart final : public ForwardingStore {
+class HangingPart final : public testing::ForwardingStore {
  public:
   using ForwardingStore::ForwardingStore;
   Status Append(std::span<const AppendItem> items) override {
@@ -53,7 +53,7 @@ class HangingPart final : public ForwardingStore {
   const std::shared_future<void> released_ = release_.get_future();
 };
 
-class TwoParts final : public ForwardingStore {
+class TwoParts final : public testing::ForwardingStore {
  public:
   explicit TwoParts(Store& store) : ForwardingStore(store), first_(store), second(store) {}
   std::size_t parts() const override { return 2; }

@@ -7,9 +7,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "server/store/forwarding_store.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_store.h"
+#include "tests/support/forwarding_store.h"
 
 namespace statcollect {
 namespace {
@@ -629,7 +629,7 @@ TEST_F(SessionRegistryTest, OnlySoManyRequestsAreKeptAndNoStreamIsRefusedForThem
 }
 
 // Holds up what is written of rank 0 until it is released: an engine that does not answer.
-class StallingStore final : public ForwardingStore {
+class StallingStore final : public testing::ForwardingStore {
  public:
   using ForwardingStore::ForwardingStore;
   Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) override {

@@ -81,6 +81,7 @@ class IngestStreamTest : public ::testing::Test {
   std::vector<std::unique_ptr<FakeWire>> wires_;
   ThreadPool pool_{4};
   StreamContext context_{store_,
+                         store_,
                          clock_,
                          registry_,
                          committer_,

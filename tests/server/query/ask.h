@@ -19,7 +19,7 @@ Result<Response> Ask(const query::QueryEngine& engine, query::Leaf<Request, Resp
   return response;
 }
 template <typename Request, typename Response>
-Result<Response> Ask(Store& store, query::Leaf<Request, Response>* query,
+Result<Response> Ask(DocumentStore& store, query::Leaf<Request, Response>* query,
                      const std::type_identity_t<Request>& request,
                      const std::stop_token& stop = {}) {
   return Ask(query::QueryEngine(store), query, request, stop);

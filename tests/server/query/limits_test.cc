@@ -30,10 +30,10 @@
 #include "server/query/captures/captures.h"
 #include "server/query/query.h"
 #include "server/query/records/records_reader.h"
-#include "server/store/forwarding_store.h"
 #include "tests/server/query/ask.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"
+#include "tests/support/forwarding_store.h"
 
 namespace statcollect::query {
 namespace {
@@ -143,7 +143,7 @@ const std::vector<Query>& ShortQueries() {
 }
 
 // Counts every call that a query may make.
-class CountingStore final : public ForwardingStore {
+class CountingStore final : public testing::ForwardingStore {
  public:
   using ForwardingStore::ForwardingStore;
   int calls() const { return calls_; }

@@ -9,9 +9,9 @@
 #include <sstream>
 
 #include "server/query/query.h"
-#include "server/store/forwarding_store.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"
+#include "tests/support/forwarding_store.h"
 
 namespace statcollect::query {
 namespace {
@@ -22,7 +22,7 @@ using testing::RunWriter;
 using testing::Tensor;
 
 // Counts the blocks that are read as columns, or has none.
-class ColumnStore final : public ForwardingStore {
+class ColumnStore final : public testing::ForwardingStore {
  public:
   ColumnStore(Store& store, bool has_columns)
       : ForwardingStore(store), store_(store), has_columns_(has_columns) {}

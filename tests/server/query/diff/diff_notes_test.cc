@@ -6,10 +6,10 @@
 #include <cmath>
 
 #include "server/query/query.h"
-#include "server/store/forwarding_store.h"
 #include "tests/server/query/premises.h"
 #include "tests/server/query/run_writer.h"
 #include "tests/support/fake_store.h"
+#include "tests/support/forwarding_store.h"
 
 namespace statcollect::query {
 namespace {
@@ -486,7 +486,7 @@ TEST_F(DiffNotesTest, AnOutputIsMissingIfTheOtherRunReturnsNoneInThatCall) {
 }
 
 // Lets a live run write more at a chosen moment.
-class GrowingStore final : public ForwardingStore {
+class GrowingStore final : public testing::ForwardingStore {
  public:
   using ForwardingStore::ForwardingStore;
   std::function<void()> before_first_scan;

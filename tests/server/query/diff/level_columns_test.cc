@@ -21,10 +21,10 @@
 #include <gtest/gtest.h>
 
 #include "server/query/answers/stat_map.h"
-#include "server/store/forwarding_store.h"
 #include "server/store/rocksdb/rocksdb_store.h"
 #include "tests/server/query/ask.h"
 #include "tests/server/query/run_writer.h"
+#include "tests/support/forwarding_store.h"
 
 namespace statcollect::query {
 namespace {
@@ -37,7 +37,7 @@ using testing::Tensor;
 
 // Counts blocks that are read as columns and blocks that are read as records; has no columns if so
 // asked.
-class CountingStore final : public ForwardingStore {
+class CountingStore final : public testing::ForwardingStore {
  public:
   CountingStore(Store& store, bool has_columns)
       : ForwardingStore(store), has_columns_(has_columns) {}

@@ -10,11 +10,11 @@
 #include "common/names.h"
 #include "server/query/answers/noise.h"
 #include "server/query/query.h"
-#include "server/store/forwarding_store.h"
 #include "tests/server/query/ask.h"
 #include "tests/server/query/logical/cut_tensor.h"
 #include "tests/server/query/premises.h"
 #include "tests/support/fake_store.h"
+#include "tests/support/forwarding_store.h"
 
 namespace statcollect::query {
 namespace {
@@ -505,7 +505,7 @@ TEST_F(LogicalDiff, ARunMayChangeItsLayoutWhenItResumes) {
 // --- what is read of it
 
 // Counts the blocks that are read, as a whole and by their hashes alone.
-class CountingStore final : public ForwardingStore {
+class CountingStore final : public testing::ForwardingStore {
  public:
   struct Counts {
     std::atomic<int> whole{0}, hashes{0};

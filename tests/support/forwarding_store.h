@@ -1,7 +1,7 @@
 // A store that forwards every call to another one; override what should differ. A wrapper that must
 // see every read has to override each read that is added to Store.
-#ifndef STATCOLLECT_SERVER_STORE_FORWARDING_STORE_H_
-#define STATCOLLECT_SERVER_STORE_FORWARDING_STORE_H_
+#ifndef STATCOLLECT_TESTS_SUPPORT_FORWARDING_STORE_H_
+#define STATCOLLECT_TESTS_SUPPORT_FORWARDING_STORE_H_
 
 #include <cstdint>
 #include <functional>
@@ -14,7 +14,7 @@
 
 #include "server/store/store.h"
 
-namespace statcollect {
+namespace statcollect::testing {
 
 class ForwardingStore : public Store {
  public:
@@ -102,6 +102,6 @@ class ForwardingStore : public Store {
   Store& store_;
 };
 
-}  // namespace statcollect
+}  // namespace statcollect::testing
 
-#endif  // STATCOLLECT_SERVER_STORE_FORWARDING_STORE_H_
+#endif  // STATCOLLECT_TESTS_SUPPORT_FORWARDING_STORE_H_
