@@ -261,13 +261,6 @@ bool SessionRegistry::HasOpenStream(const std::string& run) {
   return OpenStreamsLocked(run) > 0;
 }
 
-Result<bool> SessionRegistry::IsKept(const std::string& run) {
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto census, store_.Census());
-  return std::any_of(census.begin(), census.end(), [&](const AttemptTally& tally) {
-    return tally.kept && tally.meta.run == run;
-  });
-}
-
 Status SessionRegistry::KeepRun(const std::string& run, bool keep) {
   Status kept;
   {
@@ -281,7 +274,7 @@ Status SessionRegistry::KeepRun(const std::string& run, bool keep) {
 Status SessionRegistry::CheckUnchanged(const std::vector<AttemptMeta>& attempts,
                                        std::int64_t last_write_unix_nanos) {
   const std::string& run = attempts.front().run;
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto kept, IsKept(run));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto kept, store_.IsKept(run));
   if (kept)
     return {Code::kFailedPrecondition,
             "delete run '" + run +
@@ -349,7 +342,7 @@ void SessionRegistry::RemoveUnused(const AttemptMeta& attempt) {
     for (const auto& [rank, meta] : *ranks) {
       if (meta.records > 0 || !meta.finished) return;
     }
-    const auto kept = IsKept(attempt.run);
+    const auto kept = store_.IsKept(attempt.run);
     if (!kept.ok() || *kept) return;
     const Status why(Code::kAborted,
                      "run '" + attempt.run + "' was removed, because nothing was recorded in it");
@@ -499,7 +492,7 @@ Result<SessionRegistry::Plan> SessionRegistry::Replace(const SessionInfo& info,
                   attempted + ": " + Counted(open, "rank") + (open == 1 ? " is" : " are") +
                       " still sending; wait until that training ends" + otherwise);
   }
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto kept, IsKept(info.run));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto kept, store_.IsKept(info.run));
   if (kept) {
     return Status(Code::kAlreadyExists, attempted + ": it is kept; release it with statctl pin " +
                                             std::string(SplitRun(info.run).run) + " --off" +

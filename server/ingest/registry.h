@@ -244,7 +244,6 @@ class SessionRegistry final : public RunCopies {
   // The attempt's capture requests that name the rank and that it may still serve. Empty if they
   // cannot be read, because that must not keep the rank from being recorded.
   std::vector<CaptureRequest> CapturesFor(const Admission& admission);
-  Result<bool> IsKept(const std::string& run);
   Status CheckUnchanged(const std::vector<AttemptMeta>& attempts,
                         std::int64_t last_write_unix_nanos);
   std::size_t OpenStreamsLocked(const std::string& run) const STATCOLLECT_REQUIRES(mutex_);

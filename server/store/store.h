@@ -7,6 +7,7 @@
 #ifndef STATCOLLECT_SERVER_STORE_STORE_H_
 #define STATCOLLECT_SERVER_STORE_STORE_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -59,6 +60,12 @@ class Store : public DocumentStore, public RecordWriter, public FleetStore {
   // Exempts a run from retention, or ends the exemption; durable when it returns. The exemption
   // ends when the run's last attempt is dropped. kNotFound: no such run.
   virtual Status KeepRun(const std::string& run, bool keep) = 0;
+  Result<bool> IsKept(const std::string& run) {
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto census, Census());
+    return std::any_of(census.begin(), census.end(), [&](const AttemptTally& tally) {
+      return tally.kept && tally.meta.run == run;
+    });
+  }
 
   // --- a single collector with a single engine
   Result<std::optional<RankMeta>> ClaimRank(AttemptId attempt, std::uint32_t rank) override {

@@ -16,13 +16,6 @@ Status NoSuchRun(const std::string& run) {
                                "': there is no such run; statctl runs lists them"};
 }
 
-Result<bool> IsKept(Store& store, const std::string& run) {
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto census, store.Census());
-  return std::any_of(census.begin(), census.end(), [&](const AttemptTally& tally) {
-    return tally.kept && tally.meta.run == run;
-  });
-}
-
 Status DescribeDocuments(RecordReader& store, const std::string& run,
                          const std::vector<AttemptMeta>& attempts, const PartVisitor& visitor) {
   std::map<std::uint32_t, std::uint32_t> numbers;
@@ -67,7 +60,7 @@ Result<AttemptMeta> FindAttempt(RunReader& store, const std::string& run, std::u
 Status DescribeRun(Store& store, const std::string& run, const PartVisitor& visitor) {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto attempts, store.Attempts(run));
   if (attempts.empty()) return NoSuchRun(run);
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto kept, IsKept(store, run));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto kept, store.IsKept(run));
   STATCOLLECT_RETURN_IF_ERROR(visitor.head(kept));
   for (const AttemptMeta& attempt : attempts) STATCOLLECT_RETURN_IF_ERROR(visitor.attempt(attempt));
   if (visitor.document)

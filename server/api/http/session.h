@@ -17,7 +17,6 @@
 namespace statcollect::api {
 
 inline constexpr std::string_view kSessionPrefix = "/session/";
-inline constexpr std::string_view kSessionField = "X-Statcollect-Session";
 
 // What the request says of its session; parts that cannot be secrets are left out. Points into
 // `head`.

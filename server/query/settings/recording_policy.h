@@ -35,7 +35,6 @@ class RecordingPolicy {
 
   // Whether an overhead budget lets the step be recorded in full; true without one.
   bool InFull(std::uint64_t step) const { return !full_ || full_->Contains(step); }
-  bool has_budget() const { return full_.has_value(); }
 
   // "include=blocks.*, exclude=*.dropout": which modules were left out; empty: none.
   std::string LeavesOut() const;

@@ -51,7 +51,6 @@ struct MeasuredRecord {
   std::size_t sums = Apart::kSums;  // how many independent ones its differences have
   Apart b;
   std::vector<double> noise;  // of `change`, by scale; infinite: not measured
-  double noise_of_value = 0;  // of the smallest scale
   std::vector<double> ratios,
       carried;         // of the change, and of the value that the next step begins with, by scale
   bool lost = false;   // noise alone
