@@ -217,27 +217,22 @@ void LiveBoard::ForgetRemovedLocked() {
   }
 }
 
-void LiveBoard::Tell(bool beat) {
-  std::vector<std::shared_ptr<LiveFollower>> told;
-  {
-    MutexLock lock(mutex_);
-    for (const auto& [id, weak] : followers_) {
-      if (auto follower = weak.lock()) told.push_back(std::move(follower));
-    }
+std::vector<std::shared_ptr<LiveFollower>> LiveBoard::Followers(bool forget) {
+  MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<LiveFollower>> all;
+  for (const auto& [id, weak] : followers_) {
+    if (auto follower = weak.lock()) all.push_back(std::move(follower));
   }
-  for (const auto& follower : told) follower->Advance(beat);
+  if (forget) followers_.clear();
+  return all;
+}
+
+void LiveBoard::Tell(bool beat) {
+  for (const auto& follower : Followers(/*forget=*/false)) follower->Advance(beat);
 }
 
 void LiveBoard::EndAll(const Status& why) {
-  std::vector<std::shared_ptr<LiveFollower>> told;
-  {
-    MutexLock lock(mutex_);
-    for (const auto& [id, weak] : followers_) {
-      if (auto follower = weak.lock()) told.push_back(std::move(follower));
-    }
-    followers_.clear();
-  }
-  for (const auto& follower : told) follower->End(why);
+  for (const auto& follower : Followers(/*forget=*/true)) follower->End(why);
 }
 
 void LiveBoard::Clear() {
