@@ -17,26 +17,15 @@ static_assert(static_cast<int>(query::DistanceKind::kStatistics) == v1::Distance
 // Row: v1::Divergence or v1::Root, which begins with the same fields.
 template <typename Row>
 void Fill(const query::Divergence& from, Row& to) {
-  to.set_step(from.step);
-  to.set_micro_batch(from.micro_batch);
+  FillTensor(from, to);
   to.set_rank(from.rank);
-  to.set_stage(static_cast<v1::Stage>(from.stage));
-  to.set_kind(static_cast<v1::Kind>(from.kind));
-  to.set_activation(from.activation);
-  to.set_output_path(from.output_path);
-  to.set_call(from.call);
   to.set_reason(static_cast<v1::Reason>(from.reason));
-  Copy(from.distance, [&](double value) { to.set_distance(value); });
   Copy(from.distance_low, [&](double value) { to.set_distance_low(value); });
   Copy(from.distance_high, [&](double value) { to.set_distance_high(value); });
-  to.set_distance_kind(static_cast<v1::DistanceKind>(from.distance_kind));
-  Copy(from.tolerance, [&](double value) { to.set_tolerance(value); });
   Copy(from.times_noise, [&](double value) { to.set_times_noise(value); });
   to.set_origin(from.origin);
   Copy(from.a, [&](const auto& side) { ToWire(side, *to.mutable_a()); });
   Copy(from.b, [&](const auto& side) { ToWire(side, *to.mutable_b()); });
-  to.set_class_name(from.class_name);
-  to.set_mode(from.mode);
   to.set_previous(from.previous);
   Copy(from.previous_distance, [&](double value) { to.set_previous_distance(value); });
   to.set_activation_b(from.activation_b);
@@ -216,17 +205,11 @@ void ToWire(const query::DiffReport& report, v1::DiffReport& out) {
   unmatched.mutable_only_a()->Add(report.unmatched.only_a.begin(), report.unmatched.only_a.end());
   unmatched.mutable_only_b()->Add(report.unmatched.only_b.begin(), report.unmatched.only_b.end());
   Fill(report.inputs, *out.mutable_inputs());
-  out.mutable_ranks()->Add(report.ranks.begin(), report.ranks.end());
+  FillEnd(report, out);
   out.mutable_ranks_b()->Add(report.ranks_b.begin(), report.ranks_b.end());
-  if (report.steps) {
-    out.mutable_steps()->set_first(report.steps->first);
-    out.mutable_steps()->set_last(report.steps->last);
-  }
-  out.set_message(report.message);
   Copy(report.first_bitwise, [&](const auto& row) { Fill(row, *out.mutable_first_bitwise()); });
   for (const query::Divergence& row : report.origins) Fill(row, *out.add_origins());
   Fill(report.spread, *out.mutable_spread());
-  out.mutable_notes()->Add(report.notes.begin(), report.notes.end());
   for (const query::AlignedNames& names : report.aligned) Fill(names, *out.add_aligned());
   if (!report.growth.points.empty() || report.growth.factor_per_step)
     Fill(report.growth, *out.mutable_growth());

@@ -9,22 +9,11 @@ static_assert(static_cast<int>(query::RanksVerdict::kIncomparable) == v1::RanksV
 static_assert(static_cast<int>(query::RankReason::kEndedEarly) == v1::RankReason_MAX);
 
 void Fill(const query::RankFinding& from, v1::RankFinding& to) {
-  to.set_step(from.step);
-  to.set_micro_batch(from.micro_batch);
-  to.set_stage(static_cast<v1::Stage>(from.stage));
-  to.set_kind(static_cast<v1::Kind>(from.kind));
-  to.set_activation(from.activation);
-  to.set_output_path(from.output_path);
-  to.set_call(from.call);
-  to.set_class_name(from.class_name);
-  to.set_mode(from.mode);
+  FillTensor(from, to);
   to.set_reason(static_cast<v1::RankReason>(from.reason));
   to.mutable_ranks()->Add(from.ranks.begin(), from.ranks.end());
   to.mutable_others()->Add(from.others.begin(), from.others.end());
   to.set_outvoted(from.outvoted);
-  if (from.distance) to.set_distance(*from.distance);
-  if (from.tolerance) to.set_tolerance(*from.tolerance);
-  to.set_distance_kind(static_cast<v1::DistanceKind>(from.distance_kind));
   if (from.value) to.set_value(*from.value);
   if (from.expected) to.set_expected(*from.expected);
   to.set_activations(from.activations);
@@ -54,13 +43,7 @@ void ToWire(const query::RanksReport& report, v1::RanksReport& out) {
   ToWire(report.compared, *out.mutable_compared());
   for (const query::Ranks& group : report.groups)
     out.add_groups()->mutable_ranks()->Add(group.begin(), group.end());
-  out.mutable_ranks()->Add(report.ranks.begin(), report.ranks.end());
-  if (report.steps) {
-    out.mutable_steps()->set_first(report.steps->first);
-    out.mutable_steps()->set_last(report.steps->last);
-  }
-  out.set_message(report.message);
-  out.mutable_notes()->Add(report.notes.begin(), report.notes.end());
+  FillEnd(report, out);
 }
 
 }  // namespace statcollect::api
