@@ -479,8 +479,8 @@ std::string ValuesAdvice(const v1::DiffReport& report) {
                     b = NameOfNextLaunch(report.source_b(), report.run_b(), "values-b");
   const bool golden = report.source_a() == kGolden || report.source_b() == kGolden;
   return fmt::format(
-      "{} under new names (STATAGENT_RUN={}, STATAGENT_RUN={}) with STATAGENT_CAPTURES={}{}, then "
-      "statctl values diff {} {} {}{}",
+      "{} as {} and {} (statctl run NAME -- COMMAND, or STATAGENT_RUN=NAME) with "
+      "STATAGENT_CAPTURES={}{}, then statctl values diff {} {} {}{}",
       golden ? "a golden has no values: launch its training and the other run again"
              : "launch both again",
       a, b, ShellWord(spec.ToText()), renamed ? " (B with its own name for it)" : "", a, b,

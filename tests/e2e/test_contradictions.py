@@ -122,7 +122,7 @@ def test_a_golden_is_not_launched_again(runs: Collector, tmp_path: Path) -> None
     assert (report["source_a"], report["source_b"]) == ("golden", "agent")
     answer = Answer(done.out, report, done.code, sources={report["run_a"]: "golden"})
     assert contradictions(replace(answer, report={**report, "diverged": report["diverged"][:20]})) == []
-    assert "launch its training and the other run again under new names (STATAGENT_RUN=values-a, STATAGENT_RUN=eps-2)" in done.out
+    assert "launch its training and the other run again as values-a and eps-2 (statctl run" in done.out
 
 
 def test_of_imports_no_bits_are_known(imports: Collector) -> None:

@@ -169,6 +169,11 @@ def test_what_was_missing_is_said(tmp_path: Path, code: str, why: str) -> None:
     assert done.code == 0 and "run 'base': nothing was recorded" in done.err and why in done.err, done.err
 
 
+def test_a_switch_that_is_off_is_said(tmp_path: Path) -> None:
+    off = statctl(tmp_path, "run", "base", "--", sys.executable, "-c", NO_MODEL, STATAGENT_DISABLE="1")
+    assert off.code == 0 and "run 'base': nothing was recorded: STATAGENT_DISABLE is set" in off.err, off.err
+
+
 def test_two_trainings_in_one_command_are_not_one_run(work: Path) -> None:
     """Whichever came first would be the run, and two starts could differ."""
     (work / "both.py").write_text(TWO_WORKERS)

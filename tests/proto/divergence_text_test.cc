@@ -105,11 +105,12 @@ TEST(DivergenceText, RunsAreLaunchedAgainUnderNamesThatAreFree) {
   *report.mutable_first() = Forward(v1::REASON_NUMERIC);
   EXPECT_EQ(
       ValuesAdvice(report),
-      "launch both again under new names (STATAGENT_RUN=base-2, STATAGENT_RUN=port-2) with "
-      "STATAGENT_CAPTURES=h.1.proj@3, then statctl values diff base-2 port-2 h.1.proj --step 3");
+      "launch both again as base-2 and port-2 (statctl run NAME -- COMMAND, or STATAGENT_RUN=NAME) "
+      "with STATAGENT_CAPTURES=h.1.proj@3, then statctl values diff base-2 port-2 h.1.proj --step "
+      "3");
   report.set_run_a("base-2");
   report.set_run_b("2025-11-22");
-  EXPECT_THAT(ValuesAdvice(report), HasSubstr("STATAGENT_RUN=base-3, STATAGENT_RUN=2025-11-22-2"));
+  EXPECT_THAT(ValuesAdvice(report), HasSubstr("again as base-3 and 2025-11-22-2 ("));
 }
 
 TEST(DivergenceText, HeadlineTellsWhatDiffersWhereNoDistanceDoes) {
@@ -311,10 +312,10 @@ TEST(DivergenceText, WhatIsNotOfAnAgentIsNotLaunchedAgain) {
   report.set_source_a("golden");
   report.set_source_b("agent");
   EXPECT_EQ(ValuesAdvice(report),
-            "a golden has no values: launch its training and the other run again under new names "
-            "(STATAGENT_RUN=values-a, STATAGENT_RUN=port-2) with STATAGENT_CAPTURES=h.1.proj@3, "
-            "then statctl "
-            "values diff values-a port-2 h.1.proj --step 3");
+            "a golden has no values: launch its training and the other run again as values-a and "
+            "port-2 (statctl run NAME -- COMMAND, or STATAGENT_RUN=NAME) with "
+            "STATAGENT_CAPTURES=h.1.proj@3, then statctl values diff values-a port-2 h.1.proj "
+            "--step 3");
   report.set_source_b("import");
   EXPECT_EQ(ValuesAdvice(report), "");
   report.mutable_bracket()->set_last_agreeing(1);

@@ -32,7 +32,10 @@ _training: Training | None = None
 def training(note: Callable[[str], None]) -> Training | None:
     """This process's; None where nothing is to be recorded. `note` adds a line to what statctl reads."""
     global _training
-    if _training is None and not process.disabled():
+    if process.disabled():
+        note("nothing STATAGENT_DISABLE is set; unset it to record")
+        return None
+    if _training is None:
         _training = Training(note)
     return _training
 
