@@ -192,6 +192,7 @@ struct Divergence {
   std::string previous;  // only for origins: the activation before it that agrees; empty if none
   std::optional<double> previous_distance;
   std::uint32_t segment = 0;  // number of updates before it in the step (step_order.h)
+  bool given_late = false;    // a batch behind forward records, which may have computed it
   bool logical = false;       // of a tensor that several ranks may hold; then `rank` means nothing
   // That hold it, if logical. Of a root whose reason is kNumeric only one of them is empty if the
   // ranks of the other run differ from each other in what they should hold alike.

@@ -66,13 +66,12 @@ class DetailedComparison {
     });
   }
 
-  ReportOrder PlaceOf(const Observation& of_a) const {
-    return order_a_.PlaceOf(of_a.def->key, of_a.order, to_.ranks.a);
-  }
+  ReportOrder PlaceOf(const Observation& of_a) const { return order_a_.PlaceOf(of_a, to_.ranks.a); }
 
   Divergence NewRow(const TensorDef& def, const ReportOrder& place) const {
     Divergence row = MakeRow(def, to_.step, to_.ranks.a);
     row.segment = place.segment;
+    row.given_late = row.stage == Stage::kBatch && place.stage != row.stage;
     if (to_.ranks.b != to_.ranks.a) row.rank_b = to_.ranks.b;
     return row;
   }
@@ -143,7 +142,7 @@ class DetailedComparison {
       const Spot of_b = behind ? order_b_.At(behind->b) : Spot();
       const std::uint64_t position = behind ? behind->a + 1ull : 0;
       ReportOrder place = order_a_.PlaceAt(Behind(of_a, of_b, order_b_.At(left.order)), position,
-                                           left.def->key, order_b_, left.order, to_.ranks.a);
+                                           left, order_b_, to_.ranks.a);
       if (!alignment_.traits_b(left.def->id).grouped) place.after = ++after;
       AddMissing(left, /*in_a=*/true, place);
     }

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "common/names.h"
+#include "server/query/compare/roundoff.h"
 
 namespace statcollect::query {
 namespace {
@@ -30,6 +31,11 @@ Stage StageOf(const TensorKey& key) {
     default:
       return Stage::kForward;
   }
+}
+
+bool IsHanded(const Observation& seen) {
+  const TensorKey& key = seen.def->key;
+  return key.kind == Kind::kBatch && key.call > 0 && IsFloat(seen.layout->dtype);
 }
 
 ReportOrder MakeReportOrder(Stage stage, std::uint32_t micro_batch, bool eval,
@@ -119,17 +125,19 @@ bool StepOrder::RanAfterTraining(std::uint32_t order) const {
 
 // With several segments, each model counts its own micro-batches, so they do not give the order;
 // the pass does. The output of one model may be the batch of another.
-ReportOrder StepOrder::PlaceAt(const Spot& spot, std::uint64_t position, const TensorKey& key,
-                               const StepOrder& own, std::uint32_t order,
-                               std::uint32_t rank) const {
-  ReportOrder place = MakeReportOrder(key, position, rank, own.RanBeforeTraining(order));
+ReportOrder StepOrder::PlaceAt(const Spot& spot, std::uint64_t position, const Observation& seen,
+                               const StepOrder& own, std::uint32_t rank) const {
+  const TensorKey& key = seen.def->key;
+  ReportOrder place = MakeReportOrder(key, position, rank, own.RanBeforeTraining(seen.order));
   if (place.stage == Stage::kWeights) return place;  // as loaded: before the step
   place.segment = spot.segment;
-  if (!HasSegments()) return place;
-  if (place.stage == Stage::kBatch && own.RanAfterTraining(order)) {
+  if (place.stage == Stage::kBatch && own.RanAfterTraining(seen.order) &&
+      (HasSegments() || IsHanded(seen))) {
     place.phase = kComputing;
     place.stage = Stage::kForward;  // in the order of execution among these
+    place.micro_batch = key.micro_batch;
   }
+  if (!HasSegments()) return place;
   if (place.phase == kComputing || place.phase == kEvaluatingFirst) place.micro_batch = spot.pass;
   return place;
 }

@@ -24,7 +24,7 @@ inline bool IsInput(Stage stage) { return stage == Stage::kWeights || stage == S
 // Segment by segment: weights, batch, then by micro-batch forward, loss and backward, then
 // gradients, then the optimizer's results. Evaluation comes after training, or before it if it ran
 // before it. Gradients and optimizer results follow all micro-batches, whichever one their records
-// name.
+// name. A batch that may have been computed in the step (IsHanded) stands where it was given.
 struct ReportOrder {
   std::uint32_t segment = 0;  // of the step, see StepOrder
   int phase = 0;
@@ -37,6 +37,10 @@ struct ReportOrder {
   auto operator<=>(const ReportOrder&) const = default;
   bool IsBeforeTraining() const;  // an evaluation that ran before the first training of the step
 };
+
+// Whether it is a batch that what ran before it in the step may have computed: real numbers that a
+// model was given in a later call, such as a recurrent state, or a sample that is refined.
+bool IsHanded(const Observation& seen);
 
 ReportOrder MakeReportOrder(Stage stage, std::uint32_t micro_batch, bool eval,
                             std::uint64_t position, std::uint32_t rank);
@@ -70,12 +74,12 @@ class StepOrder {
   bool RanBeforeTraining(std::uint32_t order) const;  // within its segment
 
   // For one of its own records.
-  ReportOrder PlaceOf(const TensorKey& key, std::uint32_t order, std::uint32_t rank) const {
-    return PlaceAt(At(order), order + 1ull, key, *this, order, rank);
+  ReportOrder PlaceOf(const Observation& seen, std::uint32_t rank) const {
+    return PlaceAt(At(seen.order), seen.order + 1ull, seen, *this, rank);
   }
-  // For a record that is at `spot` and `position` here, and ran at `order` on its own side.
-  ReportOrder PlaceAt(const Spot& spot, std::uint64_t position, const TensorKey& key,
-                      const StepOrder& own, std::uint32_t order, std::uint32_t rank) const;
+  // For a record of its own side `own` that is at `spot` and `position` here.
+  ReportOrder PlaceAt(const Spot& spot, std::uint64_t position, const Observation& seen,
+                      const StepOrder& own, std::uint32_t rank) const;
 
  private:
   bool RanAfterTraining(

@@ -109,7 +109,8 @@ void Explainer::Explain(const TensorPair& pair, Explained& to) {
       NoteParameter(pair);
       break;
     case Stage::kBatch:
-      level = OfTrained();
+      level = std::max(OfTrained(), OfOutputs());
+      to.rounding = std::max(to.rounding, coarsest_forward_);
       batch_ = std::max(batch_, Capped(pair.distance));
       break;
     case Stage::kForward:
@@ -253,6 +254,14 @@ double Explainer::OfTrained() const {
   double level = 0;
   for (const auto& [name, parameter] : parameters_) level = std::max(level, parameter.distance);
   return OfParameters(level);
+}
+
+// The largest distance of the outputs before it in the step, of which a batch behind them may be
+// one.
+double Explainer::OfOutputs() const {
+  double level = 0;
+  for (const auto& [name, distance] : outputs_) level = std::max(level, distance);
+  return Quantised(level, coarsest_forward_);
 }
 
 // The largest distance of a module's parameters except biases, which do not enter gradients of

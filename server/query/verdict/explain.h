@@ -136,6 +136,7 @@ class Explainer {
   double OfMatrices(std::string_view module) const;
   double OfAll(std::string_view module) const;
   double OfTrained() const;
+  double OfOutputs() const;
   Level OfBackward() const;
   double OfParameters(double distance) const;
   double Flipped(const TensorPair& pair) const;

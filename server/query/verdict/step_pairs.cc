@@ -77,7 +77,7 @@ void StepPairsReader::Arrange(StepPairs& to) const {
   std::vector<std::pair<ReportOrder, TensorPair>> placed;
   placed.reserve(to.pairs.size());
   for (const TensorPair& pair : to.pairs)
-    placed.emplace_back(order.PlaceOf(pair.a.def->key, pair.a.order, ranks_.a), pair);
+    placed.emplace_back(order.PlaceOf(pair.a, ranks_.a), pair);
   std::stable_sort(placed.begin(), placed.end(),
                    [](const auto& x, const auto& y) { return x.first < y.first; });
   std::transform(placed.begin(), placed.end(), to.pairs.begin(),

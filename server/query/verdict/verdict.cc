@@ -40,15 +40,25 @@ const char* WhyNotKnown(const RootQuestion& question, const DiffRequest& request
   return nullptr;
 }
 
-// Whether it is a batch of real numbers in a step before which the runs differ: the model may have
-// computed it, as in a rollout. The model of rounding has judged it then.
+bool SameTensor(const Divergence& x, const Divergence& y) {
+  const auto identity = [](const Divergence& row) {
+    return std::tie(row.step, row.micro_batch, row.rank, row.stage, row.kind, row.activation,
+                    row.output_path, row.call, row.mode);
+  };
+  return identity(x) == identity(y);
+}
+
+// Whether it is a batch of real numbers before which the runs differ: the model may have computed
+// it, in an earlier step as in a rollout, or in this one. The model of rounding has judged it then.
 bool MayFollow(const DiffReport& report, const Divergence& row) {
   const auto is_real = [](const std::optional<ObservationSide>& side) {
     const auto dtype = side ? ParseDType(side->dtype) : std::nullopt;
     return dtype && IsFloat(*dtype);
   };
   return row.stage == Stage::kBatch && row.reason == Reason::kNumeric && is_real(row.a) &&
-         is_real(row.b) && report.first_bitwise && report.first_bitwise->step < row.step;
+         is_real(row.b) && report.first_bitwise &&
+         (report.first_bitwise->step < row.step ||
+          (row.given_late && !SameTensor(*report.first_bitwise, row)));
 }
 
 // What only one run has, and training need not depend on, has no effect in a step in which
@@ -107,14 +117,6 @@ const Divergence* FirstHard(const DiffReport& report, bool order_counts,
                ((IsInput(one.stage) && (order_counts || !MayFollow(report, one))) || !values);
       });
   return row == report.diverged.end() ? nullptr : &*row;
-}
-
-bool SameTensor(const Divergence& x, const Divergence& y) {
-  const auto identity = [](const Divergence& row) {
-    return std::tie(row.step, row.micro_batch, row.rank, row.stage, row.kind, row.activation,
-                    row.output_path, row.call, row.mode);
-  };
-  return identity(x) == identity(y);
 }
 
 // Its row among those above their tolerance; null if it is not there.

@@ -26,6 +26,8 @@ def model_of(rng: random.Random) -> list[dict[str, Any]]:
     modules = [f"h.{i}{part}" for i, of_block in enumerate(parts) for part in of_block]
     for micro_batch in range(rng.choice([1, 1, 2, 3])):
         for module in modules:
+            if rng.random() < 0.1:
+                add("state", "batch", micro_batch=micro_batch, call=rng.choice([0, 1, 1]), dtype=rng.choice(DTYPES))
             dtype = rng.choice(DTYPES)
             if rng.random() < 0.2:
                 add(module, "input", micro_batch=micro_batch, dtype=dtype)

@@ -111,6 +111,10 @@ class Memory:
     noise_driven: set[str] = field(default_factory=set)  # parameters whose gradient was zero except for rounding in some step
 
 
+def is_output_in_training(pair: Pair) -> bool:
+    return pair.stage == "forward" and pair.records[0].identity[1] != "buffer" and pair.records[0].identity[5] == "train"
+
+
 class StepModel:
     """Explains the differences of one rank's step, in A's order."""
 
@@ -152,7 +156,10 @@ class StepModel:
         if pair.stage == "weights":
             self.memory.weights[a.identity[0]] = pair
         elif pair.stage == "batch":
-            level = self.of_parameters(max([capped(w.distance) for w in self.memory.weights.values()], default=0.0))
+            trained = self.of_parameters(max([capped(w.distance) for w in self.memory.weights.values()], default=0.0))
+            coarsest = max([p.unit for p in self.seen if is_output_in_training(p)], default=0.0)
+            level = max(trained, quantised(max(self.outputs.values(), default=0.0), coarsest))
+            pair.unit = max(pair.unit, coarsest)
             self.batch = max(self.batch, capped(pair.distance))
         elif pair.stage == "forward":
             level = self.forward(pair, a)

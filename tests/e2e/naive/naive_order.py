@@ -9,7 +9,7 @@ from naive.naive_origin import Identity
 from naive.naive_records import Record
 
 STAGES = ["weights", "batch", "forward", "loss", "backward", "grad", "optimizer"]
-EVALUATING_FIRST = 2  # phase of a step
+EVALUATING_FIRST, COMPUTING = 2, 3  # phases of a step
 BACKWARD = {"grad_output", "grad_input", "inspect_grad"}
 
 
@@ -35,7 +35,7 @@ def place_of(
 ) -> tuple[Any, ...]:
     per_micro_batch = stage in ("forward", "loss", "backward")
     phase = {"weights": 0, "batch": 1, "grad": 4, "optimizer": 5}.get(
-        stage, EVALUATING_FIRST if is_eval and before_training else 3
+        stage, EVALUATING_FIRST if is_eval and before_training else COMPUTING
     )
     at = 0 if stage == "weights" else segment
     return (step, at, phase, micro_batch if per_micro_batch else 0, STAGES.index(stage), is_eval, position, behind, rank)
@@ -128,12 +128,18 @@ def is_named(loss: str, model: str) -> bool:
     return re.search(rf"(?<![a-z0-9]){re.escape(model)}(?![a-z0-9])", loss, re.IGNORECASE) is not None
 
 
+def is_handed(record: Record) -> bool:
+    """Whether it is a batch that what ran before it in the step may have computed."""
+    _, kind, _, _, call, _ = record.identity
+    return kind == "batch" and call > 0 and record.dtype.startswith(("f", "bf"))
+
+
 def place_of_record(record: Record, position: int, behind: int, spot: Spot, several: bool, own: Course) -> tuple[Any, ...]:
     """`spot`: in A's step, `several`: A's step has several segments; `own`: the course of the record's own side."""
     is_eval, before = record.identity[5] == "eval", own.runs_before_training(record)
     micro_batch = spot[1] if several else record.identity[3]
     stage = stage_of(record.identity)
-    if several and stage == "batch" and own.runs_after_training(record):
+    if stage == "batch" and own.runs_after_training(record) and (several or is_handed(record)):
         stage = "forward"
     return place_of(record.step, record.rank, spot[0], stage, micro_batch, is_eval, position, behind, before)
 

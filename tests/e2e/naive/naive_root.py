@@ -17,7 +17,7 @@ from typing import Any
 
 from naive.naive_diff import Answer, Row, Run, compare, relative
 from naive.naive_explain import Memory, Pair, StepModel, is_factor, moment, unit_of
-from naive.naive_order import STAGES, Course, stage_of
+from naive.naive_order import COMPUTING, STAGES, Course, stage_of
 from naive.naive_origin import Identity
 from naive.naive_records import Record
 
@@ -390,8 +390,10 @@ def is_hard(row: Row) -> bool:
 
 
 def may_follow(row: Row, answer: Answer, runs: tuple[Run, Run]) -> bool:
-    """Whether it is a batch of real numbers, which the model may have computed, in a step before which the runs differ."""
-    before = answer.first_bitwise is not None and answer.first_bitwise.step < row.step
+    """Whether it is a batch of real numbers, which the model may have computed, before which the runs differ."""
+    first = answer.first_bitwise
+    given_late = row.place[2] == COMPUTING and first is not None and first.key()[:-1] != row.key()[:-1]
+    before = first is not None and (first.step < row.step or given_late)
     if row.stage != "batch" or row.reason != "numeric" or not before:
         return False
     records = [record for run in runs for record in run.by_place.get((row.step, row.rank), [])]

@@ -294,6 +294,17 @@ TEST_F(SeveralUpdates, AMissingGradientExplainsTheUpdatesOfItsWeightFromThereOn)
               ElementsAre("weight_grad w"));
 }
 
+TEST_F(SeveralUpdates, ABatchOfALaterCallStandsWhereItWasGiven) {
+  const TensorKey first = Key("h", Kind::kBatch), later = Key("h", Kind::kBatch, "", 0, 1);
+  const Keys keys = {first, Out("x"), later, Out("x", 0, 1), Back("x"), Updated("w")};
+  EXPECT_THAT(
+      Texts(Diff(keys, keys).diverged),
+      ElementsAre("batch h", "output x", "batch h", "output x", "grad_output x", "weight w"));
+  EXPECT_THAT(Texts(Diff(keys, {Out("x"), later, Out("x", 0, 1)}).origins),
+              ElementsAre("output x"));
+  EXPECT_THAT(Texts(Diff(keys, {later, Out("x", 0, 1)}).origins), ElementsAre("batch h"));
+}
+
 TEST_F(SeveralUpdates, OfOneUpdateTheOrderIsThatOfTheStages) {
   const Keys keys = {Key("ids", Kind::kBatch),
                      Out("x"),

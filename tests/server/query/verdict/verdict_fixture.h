@@ -91,9 +91,10 @@ class VerdictTest : public ::testing::Test {
     std::uint32_t sketch = 16;
     DType dtype = DType::kF32;
     bool gradients = true, losses = true, order = true;
-    bool adam = false;                             // records its state
-    bool losses_twice = false;                     // a second value of that name in each step
-    bool lion = false;                             // records its state: no second moment
+    bool adam = false;          // records its state
+    bool losses_twice = false;  // a second value of that name in each step
+    bool lion = false;          // records its state: no second moment
+    bool carries = false;       // calls the model again in a step, with a state that it returned
     std::uint64_t empty_step = ~std::uint64_t{0};  // with a scalar only
     std::size_t elements = kElements;
     double update = 0.01;  // of a weight in a step, relative
@@ -260,8 +261,8 @@ class VerdictTest : public ::testing::Test {
       return put_as(
           key, Differing(std::move(tensor), level(step, key), SeedOf(key, step, 1 + rank + salt_)));
     };
-    const auto plain = [&](const std::string& name, Kind kind) {
-      const TensorKey key = Key(name, kind);
+    const auto plain = [&](const std::string& name, Kind kind, std::uint32_t call = 0) {
+      const TensorKey key = Key(name, kind, "", 0, call);
       put(key, Noise(SeedOf(key, step), kind == Kind::kOutput ? 1 : 0.01, options_.elements));
     };
     for (const std::string& name : Parameters()) {
@@ -278,6 +279,10 @@ class VerdictTest : public ::testing::Test {
     if (is_b_ && step >= swapped_from_)
       std::swap(modules[OrderOf("blocks.2.ln")], modules[OrderOf("blocks.2.fc")]);
     for (const std::string& name : modules) plain(name, Kind::kOutput);
+    if (options_.carries) {
+      plain("state", Kind::kBatch, 1);
+      for (const std::string& name : modules) plain(name, Kind::kOutput, 1);
+    }
     if (options_.losses)
       run.Scalar(rank, step, "loss", 2.3 * (1 + level(step, Key("loss", Kind::kUnspecified))));
     if (options_.losses_twice)

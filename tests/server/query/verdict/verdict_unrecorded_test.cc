@@ -83,5 +83,59 @@ TEST_F(RolloutTest, OtherBatchesAreTheRoot) {
   EXPECT_EQ(Say(DiffWithBatches(1e-2)), "1 batch ids");
 }
 
+// A model that is called twice in a step: what the second call is given may come from the first.
+class CarriedTest : public VerdictTest {
+ protected:
+  CarriedTest() { options_.carries = true; }
+  // Of the state, and of the second call of each module.
+  static Level Carried(double size) {
+    return
+        [size](std::uint64_t /*step*/, const TensorKey& key) { return key.call > 0 ? size : 0.0; };
+  }
+};
+
+TEST_F(CarriedTest, AStateDiffersBecauseOfWhatComputedIt) {
+  const DiffReport report = DiffWith(Sum(BugAt("blocks.1.fc", 1e-2), Carried(1e-2)));
+  EXPECT_EQ(Say(report), "0 forward blocks.1.fc");
+  for (const Divergence& row : report.diverged)
+    EXPECT_EQ(row.origin, row.activation == "blocks.1.fc" && row.call == 0 && row.step == 0 &&
+                              row.stage == Stage::kForward)
+        << row.activation << " " << row.call;
+}
+
+TEST_F(CarriedTest, AStateRoundsAsCoarselyAsWhatComputedIt) {
+  options_.dtype = DType::kBf16;  // but the state is of f32
+  ExpectExplained(DiffWith(Sum(RoundingOf(2e-3), Carried(2e-3))));
+}
+
+TEST_F(CarriedTest, ASecondBatchThatWasPreparedDifferentlyIsTheRoot) {
+  const DiffReport report = DiffWith(Sum(RoundingOf(kRounding), Carried(1e-2)));
+  EXPECT_EQ(Say(report), "0 batch state");
+  EXPECT_EQ(report.root->at.call, 1u);
+}
+
+TEST_F(CarriedTest, ASecondBatchIsAnInputWhereNothingBeforeItDiffers) {
+  const DiffReport report = DiffWith(Carried(1e-2));
+  EXPECT_EQ(Say(report), "0 batch state");
+  EXPECT_EQ(report.root->confidence, Confidence::kCertain);
+  EXPECT_TRUE(report.root->at.origin);
+}
+
+TEST_F(CarriedTest, TwinsMeasureTheRoundingOfAState) {
+  const auto noise = [](double size) { return Sum(RoundingOf(size), Carried(size)); };
+  Write(noise(4e-4));
+  for (const int seed : {1, 2}) WriteTwin(1, seed, noise(2e-4));
+  const DiffReport report = Ask();
+  ExpectExplained(report);
+  EXPECT_EQ(report.noise->runs.size(), 2u);
+}
+
+TEST_F(CarriedTest, TwinsShowThatASecondBatchWasPreparedDifferently) {
+  Write(Sum(RoundingOf(kRounding), Carried(1e-2)));
+  WriteTwins(
+      [](double ulps) { return Sum(RoundingOf(kRounding * ulps), Carried(kRounding * ulps)); });
+  EXPECT_EQ(Say(Ask()), "0 batch state");
+}
+
 }  // namespace
 }  // namespace statcollect::query
