@@ -253,6 +253,18 @@ Before WhatIsBefore(const v1::DiffReport& report) {
                                                                  : Before::kAgrees;
 }
 
+std::string WhatTheRootIsAmong(const v1::DiffReport& report) {
+  const v1::Divergence root = Focus(report);
+  if (root.stage() != v1::STAGE_GRAD && root.stage() != v1::STAGE_OPTIMIZER) return "it";
+  for (const v1::Divergence& row : report.diverged()) {
+    if (SamePlace(row, root)) break;
+    if (row.step() == root.step() && row.stage() == root.stage())
+      return root.stage() == v1::STAGE_GRAD ? "the gradients of this step"
+                                            : "the updates of this step";
+  }
+  return "it";
+}
+
 std::vector<std::string> CausesOf(const v1::DiffReport& report) {
   const auto& rows = report.diverged();
   const v1::Divergence root = report.has_root() ? RowOf(report.root()) : v1::Divergence();

@@ -55,6 +55,10 @@ enum class Before {
 };
 // Precondition: as for Focus.
 Before WhatIsBefore(const v1::DiffReport& report);
+// What begins where kWithinRounding ends: "it", the focus, or "the gradients of this step". These
+// are complete at once, and so are updates: of those that differ, the focus stands out, and
+// rounding need not explain others that are listed before it. Precondition: as for Focus.
+std::string WhatTheRootIsAmong(const v1::DiffReport& report);
 
 // Of each diverged row: "origin", "propagated" from a row before it, or "-": no row before it can
 // have caused it. A logged loss causes nothing, nor does what only one run has.

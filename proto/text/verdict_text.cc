@@ -48,7 +48,7 @@ std::string BeforeText(const v1::DiffReport& report) {
       // Not of a root of which an earlier one cannot be excluded.
       return IsOnlyPossible(report) || !report.root().origin()
                  ? "."
-                 : ". Rounding explains everything before it.";
+                 : ". Rounding explains everything before " + WhatTheRootIsAmong(report) + ".";
     case Before::kWithinTolerance:
       break;
   }

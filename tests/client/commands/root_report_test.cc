@@ -190,6 +190,19 @@ TEST_F(RootReport, WhatDiffersBeforeARootIsNotSaidToAgree) {
   EXPECT_THAT(Text(), HasSubstr("everything observed before it agrees"));
 }
 
+TEST_F(RootReport, WhatIsComputedAtOnceIsNotSaidToBeExplained) {
+  v1::Root& root = AddRoot();
+  root.set_stage(v1::STAGE_GRAD);
+  report_.clear_diverged();
+  *report_.add_diverged() = RowOf(root);
+  *report_.add_diverged() = RowOf(root);
+  v1::Divergence& before = *report_.mutable_diverged(0);
+  before.set_activation("embed.weight");
+  EXPECT_THAT(Text(), HasSubstr("Rounding explains everything before the gradients of this step."));
+  before.set_step(1);
+  EXPECT_THAT(Text(), HasSubstr("Rounding explains everything before it."));
+}
+
 TEST_F(RootReport, WhatRepeatsDoNotExplainIsSaid) {
   AddRoot();
   report_.clear_first();
