@@ -2,7 +2,7 @@
 //
 // Who: ingest. NewWriter and PutRank from any thread; Append and Recover from one thread, the
 // committer, of which each part of a store has its own; PutEvents also from the alarms' thread.
-// Everything is durable when it returns, except NewWriter, which writes nothing.
+// What has returned is as durable as the store was opened for (fsync()); NewWriter writes nothing.
 #ifndef STATCOLLECT_SERVER_STORE_RECORD_WRITER_H_
 #define STATCOLLECT_SERVER_STORE_RECORD_WRITER_H_
 

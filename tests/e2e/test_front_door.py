@@ -239,7 +239,7 @@ def test_ab_from_a_plain_script(work: Path) -> None:
     assert changed.code == 1 and "as it was last time" not in changed.err, changed.err
     # What an earlier command has left under B's name is not B's.
     nothing = statctl(work, "ab", "--steps", "4", "--no-twins", "--reuse", "--", *TRAIN, "---", "true")
-    assert nothing.code == 2 and "B: the command ended well, but it has recorded nothing of run 'ab-b'" in nothing.err, nothing.err
+    assert nothing.code == 2 and "B: the command ended well, but it has recorded nothing of run 'ab-b'" in nothing.err
     again = statctl(work, "run", "ab-b", "--if-exists", "replace", "--", "true")
     assert again.code == 0 and "run 'ab-b': nothing was recorded" in again.err, again.err
 
