@@ -51,7 +51,7 @@ WAIT = "for i in $(seq 100); do grep -qs ready /root/out && break; sleep 0.2; do
 
 
 def in_memory() -> Path | None:
-    """A folder that no disk is waited for, which dpkg does for each file; None where there is no place for one."""
+    """A folder in memory, because dpkg syncs each file to disk; None if /dev/shm is too small or does not allow programs."""
     shared = Path("/dev/shm")
     if not shared.is_dir():
         return None

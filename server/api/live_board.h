@@ -84,7 +84,7 @@ class LiveBoard {
   void PutLocked(const std::string& run, std::optional<v1::RunChange> change)
       STATCOLLECT_REQUIRES(mutex_);
   void ForgetRemovedLocked() STATCOLLECT_REQUIRES(mutex_);
-  // Those that still exist, held. `forget`: none is told anything from now on.
+  // The followers that still exist, kept alive. `forget`: removes all from the board.
   std::vector<std::shared_ptr<LiveFollower>> Followers(bool forget);
   void Tell(bool beat);
   void EndAll(const Status& why);

@@ -27,7 +27,7 @@ def record(
     cold: bool = False,
     **extra: str,
 ) -> Finished:
-    """Without a line of ours in the program."""
+    """Records a program that does not call statagent."""
     words = [str(word) for word in command]
     return run_command(words, env=environment(collector, run, **extra), timeout=timeout, cwd=cwd, cold=cold)
 

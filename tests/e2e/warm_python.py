@@ -241,8 +241,8 @@ class _Server:
 
 
 class _Unseen:
-    """A package that is there, but that nobody sees before it is imported: a finder and loader that then puts it back. Whoever waits for the
-    import, by a finder of its own, is told of it."""
+    """Hides a loaded package until a program imports it: a finder and loader that then puts the modules back. Import hooks that wait for the
+    package see this import as its first."""
 
     def __init__(self, name: str) -> None:
         self._name = name

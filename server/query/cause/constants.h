@@ -62,8 +62,8 @@ inline constexpr double kNearlyAll = 0.85, kMost = 0.9;
 // How far a gradient's own factor may be from the common one: at most, and as a part of |factor -
 // 1|. Judgement.
 inline constexpr double kSlackMax = 0.01, kOfChange = 4;
-// A root that differs by so many times |factor - 1| is no result of it: the others follow from the
-// root. Benchmark.
+// If the root's own factor is more than this many times as far from 1 as the common one, the others
+// follow from the root. Benchmark.
 inline constexpr double kFarFromCommon = 4;
 // Both runs clip to one norm if their norms differ by less than this share of |factor - 1|, which
 // clipping to different ones would make equal to it. Judgement.
