@@ -36,6 +36,11 @@ double ValueOr0(const Map& map, const Key& key) {
   return found == map.end() ? 0 : found->second;
 }
 
+// Two outputs of one call of a module.
+bool IsOfSameCall(const TensorKey& x, const TensorKey& y) {
+  return x.name == y.name && x.call == y.call && x.micro_batch == y.micro_batch && x.mode == y.mode;
+}
+
 // The sketch of a set of rows is that of their sum, in which rows that err alike add up. 1: no set.
 double RowsThatAddUp(const Layout& layout) {
   if (layout.hash_kind != HashKind::kRows3 || layout.shape.empty()) return 1;
@@ -60,7 +65,9 @@ std::vector<Explained> Explainer::Step(std::span<const TensorPair> pairs) {
 }
 
 void Explainer::BeginStep(std::span<const TensorPair> pairs) {
-  batch_ = last_forward_ = updated_ = 0;
+  batch_ = updated_ = 0;
+  last_output_ = {};
+  last_key_ = nullptr;
   largest_forward_ = coarsest_forward_ = largest_backward_ = coarsest_backward_ = 0;
   passes_.clear();
   inputs_level_.clear();
@@ -95,7 +102,7 @@ void Explainer::Explain(const TensorPair& pair, Explained& to) {
   if (pair.loss != nullptr) {
     to.stage = Stage::kLoss;
     to.unit = UnitRoundoff(DType::kF32);
-    const double level = std::max({batch_, last_forward_, OfParameters(updated_)});
+    const double level = std::max({batch_, last_output_.distance, OfParameters(updated_)});
     to.fresh = level == 0;
     to.expected = std::hypot(level, guessed::kLossRoundoffs * to.unit);
     return;
@@ -161,7 +168,6 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
   of_inputs = std::max(of_inputs, level);
   double& output = outputs_[key.name];
   output = std::max(output, distance);
-  last_forward_ = distance;
   const bool fragile = fragile_.contains(key.name);
   double& of_terms = of_terms_[key.name];
   const double of_matrices = fragile ? OfParameters(OfMatrices(module)) : of_parameters;
@@ -174,8 +180,11 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
     largest_forward_ = std::max(largest_forward_, inherited);
     coarsest_forward_ = std::max(coarsest_forward_, to.unit);
   }
-  NoteOutput(pass, module,
-             {.module = module, .distance = distance, .unit = to.unit, .inherited = inherited});
+  Child of_call{.module = module, .distance = distance, .unit = to.unit, .inherited = inherited};
+  if (last_key_ != nullptr && IsOfSameCall(*last_key_, key)) of_call.Join(last_output_);
+  last_key_ = &key;
+  last_output_ = of_call;
+  NoteOutput(pass, module, of_call);
   return Quantised(level, inputs.unit);
 }
 
@@ -293,7 +302,7 @@ double Explainer::ExplainBackward(const TensorPair& pair, Explained& to) {
     matrices = std::max(matrices, OfMatrices(gradient.module));
     behind_kink = behind_kink || (i == 0 && gradient.kink && gradient.numel == pair.a.stats->numel);
   }
-  if (before.empty()) level.Add(last_forward_);
+  if (before.empty()) level.Add(last_output_.distance);
   to.rounding = OfKernel(pair, to.unit);
   // The loss's other operations are not recorded: norms, products, softmax.
   to.of_loss = before.empty() && !IsFactor(pair);

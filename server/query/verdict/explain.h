@@ -89,6 +89,12 @@ class Explainer {
     bool own = false;   // its own output
     bool kink = false;  // HasKink() of its class
     std::uint64_t numel = 0;
+    // Another output of the same call: whoever reads one may have read either.
+    void Join(const Child& other) {
+      distance = std::max(distance, other.distance);
+      unit = std::max(unit, other.unit);
+      inherited = std::max(inherited, other.inherited);
+    }
   };
   // The largest distance among inputs, and their coarsest roundoff.
   struct Level {
@@ -169,7 +175,8 @@ class Explainer {
   std::unordered_map<std::string_view, ParameterGradient> gradients_;
   double updated_ =
       0;  // distance of updated weights: a loss logged after the updates may depend on them
-  double last_forward_ = 0;
+  Child last_output_;                                  // the outputs of the last call
+  const TensorKey* last_key_ = nullptr;                // of one of them
   double largest_forward_ = 0, coarsest_forward_ = 0;  // of outputs in training, as inherited
   double largest_backward_ = 0, coarsest_backward_ = 0;
 };

@@ -49,6 +49,25 @@ TEST(Explainer, ExpectsWhatItsInputsDiffer) {
   EXPECT_NEAR(explained[1].expected, 1e-5, 1e-7);
 }
 
+// An attention returns its values and its weights; what follows is given the values.
+TEST(Explainer, WhatFollowsMayReadAnyOutputOfTheLastCall) {
+  const std::string name = "loss";
+  const TensorPair loss{.distance = 0, .loss = &name, .loss_a = 2, .loss_b = 2};
+  Step step;
+  step.Add(Key("attn", Kind::kOutput, "0"), 3e-5);
+  step.Add(Key("attn", Kind::kOutput, "1"), 1e-8);
+  step.pairs.push_back(loss);
+  step.Add(Key("ln"), 3e-5);
+  step.Add(Key("attn", Kind::kOutput, "0", 0, 1), 0);
+  step.Add(Key("attn", Kind::kOutput, "1", 0, 1), 1e-8);
+  step.pairs.push_back(loss);
+  Explainer explainer;
+  const auto explained = explainer.Step(step.pairs);
+  EXPECT_NEAR(explained[2].expected, 3e-5, 1e-6);
+  EXPECT_NEAR(explained[3].expected, 3e-5, 1e-6);
+  EXPECT_LT(explained[6].expected, 1e-6) << "the second call agrees";
+}
+
 TEST(Explainer, ExpectsWhatABatchDiffers) {
   Step step;
   step.Add(Key("ids", Kind::kBatch), 0.3);
