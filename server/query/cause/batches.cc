@@ -173,13 +173,10 @@ Result<const Pair*> FindAgreeingPart(const Evidence& evidence) {
 
 Found FindSameSamples(const Evidence& evidence) {
   if (evidence.agreeing_part == nullptr) return std::nullopt;
-  const auto name = [](const TensorKey& key) {
-    return Printable(key.output_path.empty() ? key.name : key.name + "[" + key.output_path + "]");
-  };
-  const std::string differs = name(evidence.a.root->def->key);
+  const std::string differs = PlaceText(evidence.a.root->def->key);
   return Make("same_samples",
               differs + " differs " + evidence.AtStep() + " while " +
-                  name(evidence.agreeing_part->key()) +
+                  PlaceText(evidence.agreeing_part->key()) +
                   " of the same batch agrees bit for bit: the same samples, prepared differently",
               Confidence::kLikely, differs);
 }
@@ -214,6 +211,7 @@ Found FindUnobserved(const Evidence& evidence) {
 Result<Found> FindBatchOrder(const Evidence& evidence, const std::stop_token&) {
   const Divergence& root = evidence.root;
   if (root.stage != Stage::kBatch || !evidence.HasRootPair()) return Found();
+  if (evidence.agreeing_part != nullptr) return Found();  // the samples are where they were
   if (evidence.a.root->layout->dtype != evidence.b.root->layout->dtype) return Found();
   if (!TellsBatches(*evidence.a.root) || !TellsBatches(*evidence.b.root)) return Found();
   STATCOLLECT_ASSIGN_OR_RETURN(const auto of_a, ReadBatches(evidence.a, root));

@@ -8,6 +8,7 @@
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
 #include "server/query/compare/roundoff.h"
+#include "server/query/settings/dotted.h"
 
 namespace statcollect::query::cause {
 namespace {
@@ -107,10 +108,36 @@ std::string NotRestored(const Divergence& root) {
   }
 }
 
+const Observation* BufferOf(const StepData& step, const std::string& name) {
+  return Find(step, Kind::kBuffer, name);
+}
+
+// A buffer of the root's module, which is recorded when it has changed: both runs changed it in the
+// step before, and one of them in this step.
+Found FindBufferNotUpdated(const Evidence& evidence) {
+  const std::string& module = evidence.root.activation;
+  for (const Side* side : {&evidence.a, &evidence.b}) {
+    const Side& other = side == &evidence.a ? evidence.b : evidence.a;
+    for (const Observation& seen : other.at.observations) {
+      const std::string& name = seen.def->key.name;
+      if (seen.def->key.kind != Kind::kBuffer || seen.def->key.mode != Mode::kTrain) continue;
+      if (!Encloses(module, name) || BufferOf(side->at, name) != nullptr) continue;
+      if (BufferOf(side->before, name) == nullptr || BufferOf(other.before, name) == nullptr)
+        continue;
+      return Make("not_updated",
+                  Printable(name) + " was not updated in " + side->name() + " " +
+                      evidence.AtStep() + ", as it was in the step before and in " + other.name(),
+                  Confidence::kLikely, name);
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 Found FindNotUpdated(const Evidence& evidence) {
   const Divergence& root = evidence.root;
+  if (root.stage == Stage::kForward) return FindBufferNotUpdated(evidence);
   if (root.kind != Kind::kWeight || root.stage != Stage::kOptimizer || !evidence.HasRootPair())
     return std::nullopt;
   const bool a = KeptItsValue(evidence.a, root.activation),

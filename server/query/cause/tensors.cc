@@ -108,15 +108,21 @@ bool IsWeightLike(const Divergence& root) {
   return root.kind == Kind::kWeight || root.stage == Stage::kBatch || root.kind == Kind::kBuffer;
 }
 
-// An equal tensor of another name; weights are sought in the step before as well.
+// Another tensor of the root's kind; of a batch, another part of it.
+bool IsAnother(const TensorKey& key, const Divergence& root) {
+  if (key.kind != root.kind) return false;
+  if (key.kind != Kind::kBatch) return key.name != root.activation;
+  return key.micro_batch == root.micro_batch && key.call == root.call &&
+         (key.name != root.activation || key.output_path != root.output_path);
+}
+
 const Observation* FindEqual(const std::vector<const StepData*>& steps, const Divergence& root,
                              const Observation& wanted) {
   const Layout& layout = *wanted.layout;
   if (!layout.Trusts(Statistic::kHash) || !IsContent(layout.hash_kind)) return nullptr;
   for (const StepData* step : steps) {
     for (const Observation& seen : step->observations) {
-      const bool other = seen.def->key.kind == root.kind && seen.def->key.name != root.activation;
-      if (other && seen.stats->hash == wanted.stats->hash &&
+      if (IsAnother(seen.def->key, root) && seen.stats->hash == wanted.stats->hash &&
           seen.stats->numel == wanted.stats->numel && seen.layout->dtype == layout.dtype &&
           seen.layout->hash_kind == layout.hash_kind && seen.layout->Trusts(Statistic::kHash))
         return &seen;
@@ -129,15 +135,17 @@ const Observation* FindEqual(const std::vector<const StepData*>& steps, const Di
 
 Found FindOtherTensor(const Evidence& evidence) {
   const Divergence& root = evidence.root;
-  if (!IsWeightLike(root) || root.stage == Stage::kBatch || evidence.b.root == nullptr)
-    return std::nullopt;
+  if (!IsWeightLike(root) || evidence.b.root == nullptr) return std::nullopt;
   const Observation& b = *evidence.b.root;
   if (b.stats->numel < kElementsMin || !(b.stats->min < b.stats->max)) return std::nullopt;
-  const Observation* equal = FindEqual({&evidence.a.at, &evidence.a.before}, root, b);
+  // Weights are sought in the step before, too.
+  std::vector<const StepData*> steps = {&evidence.a.at};
+  if (root.stage != Stage::kBatch) steps.push_back(&evidence.a.before);
+  const Observation* equal = FindEqual(steps, root, b);
   if (equal == nullptr) return std::nullopt;
   return Make("other_tensor",
               TensorText(root) + " in " + evidence.b.name() + " equals " +
-                  Printable(equal->def->key.name) + " in " + evidence.a.name() + " bit for bit " +
+                  PlaceText(equal->def->key) + " in " + evidence.a.name() + " bit for bit " +
                   evidence.AtStep(),
               Confidence::kCertain, root.activation, {}, equal->def->key.name);
 }

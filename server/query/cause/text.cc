@@ -55,6 +55,10 @@ std::string InBoth(const Evidence& evidence, std::string_view a, std::string_vie
          Printable(b, kValueBytesMax) + " in " + evidence.b.name();
 }
 
+std::string PlaceText(const TensorKey& key) {
+  return Printable(key.output_path.empty() ? key.name : key.name + "[" + key.output_path + "]");
+}
+
 std::string TensorText(const Divergence& root) {
   if (root.stage == Stage::kLoss) return root.activation;
   std::string kind(Name(root.kind));

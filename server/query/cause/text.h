@@ -36,6 +36,8 @@ std::pair<std::string, std::string> ValueTexts(const std::string& a, const std::
 // "0.025 in base and 0.05 in ort"
 std::string InBoth(const Evidence& evidence, std::string_view a, std::string_view b);
 
+// "blocks.1.ln2[0]", printable.
+std::string PlaceText(const TensorKey& key);
 // "output blocks.1.ln2[0]"
 std::string TensorText(const Divergence& root);
 
