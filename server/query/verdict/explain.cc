@@ -51,8 +51,9 @@ double RowsThatAddUp(const Layout& layout) {
 
 }  // namespace
 
-std::vector<Explained> Explainer::Step(std::span<const TensorPair> pairs) {
-  BeginStep(pairs);
+std::vector<Explained> Explainer::Step(std::span<const TensorPair> pairs,
+                                       std::span<const SharedLevels* const> others) {
+  BeginStep(pairs, others);
   std::vector<Explained> all;
   all.reserve(pairs.size());
   for (const TensorPair& pair : pairs) {
@@ -61,10 +62,38 @@ std::vector<Explained> Explainer::Step(std::span<const TensorPair> pairs) {
     one.observed = pair.distance;
     Explain(pair, one);
   }
+  others_ = {};
   return all;
 }
 
-void Explainer::BeginStep(std::span<const TensorPair> pairs) {
+SharedLevels Explainer::Levels() const {
+  SharedLevels levels;
+  for (const auto& [name, parameter] : parameters_) {
+    if (parameter.began > 0) levels.weights.emplace(name, parameter.began);
+  }
+  for (const auto& [name, gradient] : gradients_) {
+    if (gradient.level > 0) levels.gradients.emplace(name, gradient.level);
+  }
+  return levels;
+}
+
+double Explainer::OfOthers(SharedLevels::OfParameters SharedLevels::*levels,
+                           std::string_view name) const {
+  double level = 0;
+  for (const SharedLevels* const other : others_) {
+    const auto found = (other->*levels).find(name);
+    if (found != (other->*levels).end()) level = std::max(level, found->second);
+  }
+  return level;
+}
+
+void Explainer::BeginStep(std::span<const TensorPair> pairs,
+                          std::span<const SharedLevels* const> others) {
+  others_ = others;
+  for (auto& [name, parameter] : parameters_) {
+    parameter.began = parameter.distance;
+    parameter.reach = std::max(parameter.distance, OfOthers(&SharedLevels::weights, name));
+  }
   batch_ = updated_ = 0;
   last_output_ = {};
   last_key_ = nullptr;
@@ -112,9 +141,14 @@ void Explainer::Explain(const TensorPair& pair, Explained& to) {
   to.unit = to.rounding = Unit(pair);
   double level = 0;
   switch (to.stage) {
-    case Stage::kWeights:
+    case Stage::kWeights: {
       NoteParameter(pair);
+      Parameter& loaded = parameters_.at(pair.a.def->key.name);
+      loaded.began = loaded.distance;
+      loaded.reach =
+          std::max(loaded.distance, OfOthers(&SharedLevels::weights, pair.a.def->key.name));
       break;
+    }
     case Stage::kBatch:
       level = std::max(OfTrained(), OfOutputs());
       to.rounding = std::max(to.rounding, coarsest_forward_);
@@ -237,12 +271,12 @@ double Explainer::OfOwnParameters(std::string_view module, const TensorPair& pai
   double level = 0;
   for (const std::string_view name : names->second) {
     const Parameter& parameter = parameters_.at(name);
-    if (parameter.distance == 0) continue;
+    if (parameter.reach == 0) continue;
     const double rows =
         std::max(1.0, Numel(pair) / std::max<double>(1, static_cast<double>(parameter.numel)));
     const bool added = name.ends_with("bias") && norm > 0;
-    level =
-        std::max(level, added ? parameter.difference * std::sqrt(rows) / norm : parameter.distance);
+    const double of_bias = parameter.reach * parameter.l2 * std::sqrt(rows);
+    level = std::max(level, added ? of_bias / norm : parameter.reach);
   }
   return OfParameters(level);
 }
@@ -253,7 +287,7 @@ double Explainer::OfAll(std::string_view module) const {
   if (names == parameters_of_.end()) return 0;
   double level = 0;
   for (const std::string_view name : names->second)
-    level = std::max(level, parameters_.at(name).distance);
+    level = std::max(level, parameters_.at(name).reach);
   return level;
 }
 
@@ -261,7 +295,7 @@ double Explainer::OfAll(std::string_view module) const {
 // in a rollout.
 double Explainer::OfTrained() const {
   double level = 0;
-  for (const auto& [name, parameter] : parameters_) level = std::max(level, parameter.distance);
+  for (const auto& [name, parameter] : parameters_) level = std::max(level, parameter.reach);
   return OfParameters(level);
 }
 
@@ -280,7 +314,7 @@ double Explainer::OfMatrices(std::string_view module) const {
   if (names == parameters_of_.end()) return 0;
   double level = 0;
   for (const std::string_view name : names->second) {
-    if (!name.ends_with("bias")) level = std::max(level, parameters_.at(name).distance);
+    if (!name.ends_with("bias")) level = std::max(level, parameters_.at(name).reach);
   }
   return level;
 }
@@ -397,10 +431,11 @@ double Explainer::ExplainGradient(const TensorPair& pair, Explained& to) {
   ParameterGradient& known = gradients_[key.name];
   known.distance = std::max(known.distance, Capped(pair.distance));
   known.l2 = norm;
+  known.level = std::max(known.level, level);
   known.noise_driven = to.cancelled && pair.distance > guessed::kNoiseDrivenDistance &&
                        to.observed < guessed::kNoiseDriven * pair.distance;
   if (known.noise_driven) noise_driven_.insert(key.name);
-  return Quantised(level, to.unit);
+  return Quantised(std::max(level, OfOthers(&SharedLevels::gradients, key.name)), to.unit);
 }
 
 }  // namespace statcollect::query

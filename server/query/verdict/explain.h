@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <optional>
@@ -47,6 +48,14 @@ struct RecordedMethods {
   bool orthogonal_updates = false;  // UpdatesAreOrthogonal()
 };
 
+// What other ranks' records may inherit from a rank's in a step: reduced gradients are sums over
+// ranks, and gathered weights have parts of all. By parameter, what differs only.
+struct SharedLevels {
+  using OfParameters = std::map<std::string, double, std::less<>>;
+  OfParameters weights;    // distances of the weights that the step began with
+  OfParameters gradients;  // what the rank itself gives reason to expect of a gradient
+};
+
 // Explains the tensors of one rank, step by step. Remembers the weights and the optimizer's state
 // from step to step, so steps must ascend; after a gap, differences of parameters are explained
 // less strictly. Not thread-safe. Cost: about 0.5 us a tensor; memory: names and two sketches a
@@ -56,15 +65,20 @@ class Explainer {
   explicit Explainer(const RecordedMethods& methods = {}) : methods_(methods) {}
 
   // `pairs`: all pairs of the step, in A's order of execution. The result has one entry for each,
-  // in that order, and points into `pairs`. Their names must outlive the explainer.
-  std::vector<Explained> Step(std::span<const TensorPair> pairs);
+  // in that order, and points into `pairs`. Their names must outlive the explainer. `others`: of
+  // other ranks in the step.
+  std::vector<Explained> Step(std::span<const TensorPair> pairs,
+                              std::span<const SharedLevels* const> others = {});
+  SharedLevels Levels() const;  // of the last step
   // Parameters whose gradient was zero except for rounding in some step so far.
   const std::unordered_set<std::string_view>& noise_driven() const { return noise_driven_; }
 
  private:
   struct Parameter {
-    double distance = 0, difference = 0;  // relative; absolute L2
-    double l2 = 0;                        // the larger one
+    double distance = 0;  // relative
+    double began = 0;     // the distance that the step began with
+    double reach = 0;     // the largest of any rank: what an output may inherit
+    double l2 = 0;        // the larger one
     std::uint64_t numel = 0;
     std::vector<double> sketch_a, sketch_b;
   };
@@ -76,6 +90,7 @@ class Explainer {
   };
   struct ParameterGradient {
     double distance = 0, l2 = 0;
+    double level = 0;           // what this rank gives reason to expect
     bool noise_driven = false;  // zero except for rounding
   };
   // A module that ran before and may be an input.
@@ -127,7 +142,8 @@ class Explainer {
     std::unordered_map<std::string_view, Scope> scopes;
   };
 
-  void BeginStep(std::span<const TensorPair> pairs);
+  void BeginStep(std::span<const TensorPair> pairs, std::span<const SharedLevels* const> others);
+  double OfOthers(SharedLevels::OfParameters SharedLevels::*levels, std::string_view name) const;
   void NoteState(const TensorPair& pair);
   void Explain(const TensorPair& pair, Explained& to);
   double ExplainForward(const TensorPair& pair, Explained& to);
@@ -163,7 +179,8 @@ class Explainer {
       normalised_;  // parameters whose update is divided by its own size
   std::unordered_set<std::string_view> noise_driven_;  // parameters
   // The current step.
-  std::string_view root_;  // the outermost module's name
+  std::span<const SharedLevels* const> others_;  // while it is explained
+  std::string_view root_;                        // the outermost module's name
   double batch_ = 0;
   std::map<std::pair<std::uint32_t, Mode>, Pass> passes_;
   std::unordered_map<std::string_view, double> inputs_level_, outputs_;  // of modules

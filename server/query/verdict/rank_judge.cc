@@ -16,6 +16,7 @@
 #include "server/query/settings/optimizer_keys.h"
 #include "server/query/verdict/because.h"
 #include "server/query/verdict/constants.h"
+#include "server/query/verdict/guessed_model.h"
 #include "server/query/verdict/measured_model.h"
 #include "server/query/verdict/optimizers.h"
 #include "server/query/verdict/pair_size.h"
@@ -23,8 +24,6 @@
 
 namespace statcollect::query {
 namespace {
-
-constexpr std::size_t kStepsBefore = 2;  // read so that what they leave behind is known
 
 using Values = std::map<std::uint64_t, double>;  // of a scalar, by step
 
@@ -118,24 +117,6 @@ void Arrange(std::vector<Jump>& jumps) {
 }
 
 }  // namespace
-
-RankJudge::Steps RankJudge::WithThoseBefore(const std::set<std::uint64_t>& steps,
-                                            std::optional<std::uint64_t> last_step) const {
-  Steps all;
-  for (const std::uint64_t step : steps) {
-    if (last_step && step > *last_step) continue;
-    if (!plan_.steps.contains(step)) continue;
-    auto at = plan_.stored.find(step);
-    all[step] = true;
-    for (std::size_t i = 0; i < kStepsBefore && at != plan_.stored.begin(); ++i) {
-      --at;
-      // Steps compared before the first difference are all equal and need not be read.
-      if (at->first >= *steps.begin() || !plan_.steps.contains(at->first))
-        all.try_emplace(at->first, false);
-    }
-  }
-  return all;
-}
 
 Result<std::optional<RankJudge::OtherSetting>> RankJudge::FirstOtherSetting() const {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto a,
@@ -333,10 +314,7 @@ RankJudge::Found RankJudge::Judge(const std::set<std::uint64_t>& steps,
   Begin();
   if (twins_ != nullptr) {
     MeasuredModel model(*twins_, ranks_.a, MethodsAt(*steps.begin()).other_convolutions,
-                        [this](std::uint64_t step) {
-                          return trails_ == nullptr ? std::vector<const RankTrail*>()
-                                                    : trails_->OfOthers(place_, step);
-                        });
+                        [this](std::uint64_t step) { return trails_.OfOthers(place_, step); });
     const Steps measured = model.StepsFor(plan_, wanted, last_step);
     const StepPairsReader reader(context_, plan_, place_, StepPairsReader::Order::kReport);
     auto found = JudgeSteps(model, reader, measured, setting, settings, stop);
@@ -354,9 +332,11 @@ RankJudge::Found RankJudge::Judge(const std::set<std::uint64_t>& steps,
       measured_ = Measured::kInPart;
     }
   }
-  GuessedModel model(MethodsAt(*steps.begin()), IdenticalStepsBefore(*steps.begin()));
+  GuessedModel model(MethodsAt(*steps.begin()), IdenticalStepsBefore(*steps.begin()),
+                     [&](std::uint64_t step) { return levels_.OfOthers(place_, step, stop); });
   const StepPairsReader reader(context_, plan_, place_, StepPairsReader::Order::kExecution);
-  return JudgeSteps(model, reader, WithThoseBefore(wanted, last_step), setting, settings, stop);
+  return JudgeSteps(model, reader, GuessedModel::StepsFor(plan_, wanted, last_step), setting,
+                    settings, stop);
 }
 
 void RankJudge::Begin() {

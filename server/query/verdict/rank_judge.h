@@ -20,6 +20,7 @@
 #include "server/query/settings/scheduled.h"
 #include "server/query/verdict/jumps.h"
 #include "server/query/verdict/noise_jumps.h"
+#include "server/query/verdict/rank_levels.h"
 #include "server/query/verdict/rank_trails.h"
 #include "server/query/verdict/step_model.h"
 #include "server/query/verdict/step_pairs.h"
@@ -68,16 +69,19 @@ enum class Measured : std::uint8_t {
 class RankJudge {
  public:
   // `place`: the rank's position in the plan. `agreeing`: number of its records in the steps before
-  // the first one to judge. `twins`: of A; null: none, then rounding is guessed. `trails`: of other
-  // ranks; null: there are none. All references must outlive this.
+  // the first one to judge. `twins`: of A; null: none, then rounding is guessed. `trails`,
+  // `levels`: what other ranks show, for a judgement with twins and without. All references must
+  // outlive this.
   RankJudge(const DiffContext& context, const DiffPlan& plan, std::size_t place,
-            std::uint64_t agreeing, const Twins* twins, const RankTrails* trails)
+            std::uint64_t agreeing, const Twins* twins, const RankTrails& trails,
+            RankLevels& levels)
       : context_(context),
         plan_(plan),
         place_(place),
         ranks_(plan.ranks[place]),
         twins_(twins),
         trails_(trails),
+        levels_(levels),
         agreeing_(agreeing) {}
 
   // `steps`: all steps before the first of them agree bit for bit.
@@ -101,8 +105,6 @@ class RankJudge {
   // By step, whether it is judged. Other steps, perhaps not requested ones, are read only to
   // explain later steps.
   using Steps = std::map<std::uint64_t, bool>;
-  Steps WithThoseBefore(const std::set<std::uint64_t>& steps,
-                        std::optional<std::uint64_t> last_step) const;
   // A learning rate or weight decay that the agents recorded.
   struct OtherSetting {
     std::uint64_t step = 0;
@@ -170,7 +172,8 @@ class RankJudge {
   const std::size_t place_;
   const RankPair ranks_;
   const Twins* const twins_;
-  const RankTrails* const trails_;
+  const RankTrails& trails_;
+  RankLevels& levels_;
   const std::uint64_t agreeing_;
   Measured measured_ = Measured::kNot;
   std::uint64_t records_before_ = 0;  // in the steps before

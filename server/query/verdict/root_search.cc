@@ -28,19 +28,26 @@ void NoteFirst(const PlacedRow& placed, std::optional<PlacedRow>& first) {
   if (!first || (placed.row.step == first->row.step && placed.place < first->place)) first = placed;
 }
 
-// Only twins show how ranks depend on each other.
-Result<RankTrails> FollowRanks(const RootQuestion& question, const std::vector<Rank>& ranks,
-                               const std::stop_token& stop) {
-  if (question.twins == nullptr || question.plan.ranks.size() < 2 || ranks.empty())
-    return RankTrails();
+struct Selection {
   std::set<std::size_t> places;
-  std::set<std::uint64_t> wanted;
+  std::set<std::uint64_t> steps;
+};
+
+Selection Select(const std::vector<Rank>& ranks) {
+  Selection all;
   for (const Rank& rank : ranks) {
-    places.insert(rank.place);
-    wanted.insert(rank.steps.begin(), rank.steps.end());
+    all.places.insert(rank.place);
+    all.steps.insert(rank.steps.begin(), rank.steps.end());
   }
-  return RankTrails::Follow(question.context, question.plan, *question.twins, std::move(places),
-                            wanted, question.last_step, stop);
+  return all;
+}
+
+Result<RankTrails> FollowRanks(const RootQuestion& question, const Selection& selected,
+                               const std::stop_token& stop) {
+  if (question.twins == nullptr || question.plan.ranks.size() < 2 || selected.places.empty())
+    return RankTrails();
+  return RankTrails::Follow(question.context, question.plan, *question.twins, selected.places,
+                            selected.steps, question.last_step, stop);
 }
 
 }  // namespace
@@ -67,11 +74,14 @@ Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token&
   std::vector<Rank> ranks;
   for (auto& [place, steps] : question.steps.Chosen())
     ranks.push_back({.place = place, .steps = steps});
-  STATCOLLECT_ASSIGN_OR_RETURN(auto trails, FollowRanks(question, ranks, stop));
+  const Selection selected = Select(ranks);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto trails, FollowRanks(question, selected, stop));
+  RankLevels levels(question.context, question.plan, selected.places, selected.steps,
+                    question.last_step);
   InParallel(ranks.size(), [&](std::size_t i) {
     Rank& rank = ranks[i];
     RankJudge judge(question.context, question.plan, rank.place,
-                    question.steps.AgreeingBefore(rank.place), question.twins, &trails);
+                    question.steps.AgreeingBefore(rank.place), question.twins, trails, levels);
     auto found = judge.Judge(rank.steps, question.last_step, stop);
     rank.status = found.status();
     rank.differ_before = judge.differ_before();

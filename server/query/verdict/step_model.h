@@ -44,37 +44,6 @@ class StepModel {
   virtual const std::unordered_set<std::string_view>& noise_driven() const = 0;
 };
 
-// Rules that say how much a kernel, an optimizer or a loss may enlarge a difference.
-// docs/verdict-model.md.
-class GuessedModel final : public StepModel {
- public:
-  // `identical_steps`: number of steps before the first one to judge, all equal bit for bit.
-  GuessedModel(const RecordedMethods& methods, std::uint64_t identical_steps)
-      : explainer_(methods), finder_(identical_steps) {}
-
-  Result<Answer> Judge(std::uint64_t /*step*/, StepPairs& now) override {
-    Answer answer{.explained = explainer_.Step(now.pairs)};
-    answer.jumps = finder_.Find(answer.explained);
-    return answer;
-  }
-  const std::set<std::string>& data_dependent() const override {
-    static const std::set<std::string> kNone;
-    return kNone;
-  }
-  bool measures_noise() const override { return false; }
-  std::size_t ChooseRoot(std::span<const Explained> step,
-                         std::span<const Jump> jumps) const override {
-    return query::ChooseRoot(step, jumps);
-  }
-  const std::unordered_set<std::string_view>& noise_driven() const override {
-    return explainer_.noise_driven();
-  }
-
- private:
-  Explainer explainer_;
-  JumpFinder finder_;
-};
-
 }  // namespace statcollect::query
 
 #endif  // STATCOLLECT_SERVER_QUERY_VERDICT_STEP_MODEL_H_

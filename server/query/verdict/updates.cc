@@ -45,9 +45,8 @@ void Explainer::NoteParameter(const TensorPair& pair) {
   auto [at, added] = parameters_.try_emplace(name);
   if (added) parameters_of_[ParentOf(name)].push_back(name);
   Parameter& parameter = at->second;
-  parameter.distance = Capped(pair.distance);
+  parameter.distance = parameter.reach = Capped(pair.distance);
   parameter.l2 = Norm(pair);
-  parameter.difference = parameter.distance * parameter.l2;
   parameter.numel = pair.a.stats->numel;
   parameter.sketch_a.assign(pair.a.sketch.begin(), pair.a.sketch.end());
   parameter.sketch_b.assign(pair.b.sketch.begin(), pair.b.sketch.end());

@@ -149,6 +149,34 @@ TEST_F(VerdictGradientsTest, CoarseRoundingWithoutFactorIsSilent) {
   ExpectExplained(DiffWith(RoundingOf(5e-3)));
 }
 
+// --- several ranks
+
+// The reduced gradients of both ranks differ as much as what rank 1 computes, where the difference
+// grows from module to module.
+TEST_F(VerdictGradientsTest, WhatOneRankComputesExplainsTheReducedGradientsOfAll) {
+  options_.ranks = 2;
+  options_.steps = 1;
+  const auto grown = [](const std::string& module) {
+    return kRounding * std::pow(1.4, static_cast<double>(OrderOf(module)));
+  };
+  const double largest = grown("head");
+  const auto reduced = [=](std::uint64_t step, const TensorKey& key) {
+    const bool of_parameter = key.kind == Kind::kWeightGrad || key.kind == Kind::kWeight;
+    return of_parameter && !IsInitial(key) ? largest : RoundingOf(kRounding)(step, key);
+  };
+  const auto say = [&](bool grows) {
+    store_ = std::make_unique<FakeStore>();
+    of_rank_ = [=](std::uint32_t rank, const TensorKey& key, Tensor& tensor) {
+      const bool output = key.kind == Kind::kOutput;
+      if (!grows || rank == 0 || (!output && key.kind != Kind::kGradOutput)) return;
+      tensor = Differing(std::move(tensor), output ? grown(key.name) : largest, SeedOf(key, 0, 7));
+    };
+    return Say(DiffWith(reduced));
+  };
+  EXPECT_EQ(say(/*grows=*/true), "none");
+  EXPECT_EQ(say(/*grows=*/false), "0 grad embed.weight");
+}
+
 TEST_F(VerdictGradientsTest, AFactorOfParametersOnlyBeginsThere) {
   const DiffReport report =
       DiffWith(Rounding(), [](std::uint64_t step, const TensorKey& key, Tensor tensor) {

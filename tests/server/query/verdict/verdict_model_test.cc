@@ -88,6 +88,31 @@ TEST(Explainer, ExpectsWhatItsWeightsDiffer) {
   EXPECT_LT(explained[2].expected, 1e-6) << "what it got agrees";
 }
 
+// Gathered weights have parts of all ranks, and reduced gradients are sums over them.
+TEST(Explainer, WeightsAndGradientsInheritWhatOtherRanksDifferBy) {
+  Step theirs_before, theirs, own;
+  theirs_before.Add(Key("fc.weight", Kind::kWeight), 2e-6);
+  theirs.Add(Key("fc"), 2e-6);
+  theirs.Add(GradOutput("fc"), 4e-3);
+  theirs.Add(Gradient("fc.weight"), 4e-3);
+  theirs.Add(Key("fc.weight", Kind::kWeight), 0.1);
+  own.Add(Key("fc.weight", Kind::kWeight, "", 0, 0, Mode::kInit), 0);
+  own.Add(Key("fc"), 2e-6);
+  own.Add(GradOutput("fc"), 0);
+  own.Add(Gradient("fc.weight"), 4e-3);
+  Explainer other;
+  other.Step(theirs_before.pairs);
+  other.Step(theirs.pairs);
+  const SharedLevels levels = other.Levels();
+  const SharedLevels* const others[] = {&levels};
+  Explainer explainer;
+  const auto explained = explainer.Step(own.pairs, others);
+  EXPECT_GE(explained[1].expected, 2e-6);
+  EXPECT_LT(explained[1].expected, 1e-5) << "not the update of the step itself";
+  EXPECT_NEAR(explained[3].expected, 4e-3, 1e-4);
+  EXPECT_LT(explainer.Levels().gradients["fc.weight"], 1e-5) << "its own";
+}
+
 // The bias of an attention's keys is noise, and has no effect behind the softmax; the keys' weight
 // has one.
 TEST(Explainer, WhatRunsBehindANoiseDrivenBiasInheritsWhatTheMatrixBesideItDiffers) {
