@@ -30,14 +30,10 @@ Result<StepModel::Answer> GuessedModel::Judge(std::uint64_t step, StepPairs& now
   if (others_) {
     STATCOLLECT_ASSIGN_OR_RETURN(others, others_(step));
   }
+  rows_.Step(now.pairs, {});
   Answer answer{.explained = explainer_.Step(now.pairs, others)};
   answer.jumps = finder_.Find(answer.explained);
   return answer;
-}
-
-const std::set<std::string>& GuessedModel::data_dependent() const {
-  static const std::set<std::string> kNone;
-  return kNone;
 }
 
 }  // namespace statcollect::query

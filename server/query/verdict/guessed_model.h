@@ -12,6 +12,7 @@
 
 #include "common/status.h"
 #include "server/query/compare/diff_plan.h"
+#include "server/query/verdict/row_counts.h"
 #include "server/query/verdict/step_model.h"
 
 namespace statcollect::query {
@@ -36,7 +37,7 @@ class GuessedModel final : public StepModel {
     return explainer_.Levels();
   }
   Result<Answer> Judge(std::uint64_t step, StepPairs& now) override;
-  const std::set<std::string>& data_dependent() const override;
+  const std::set<std::string>& data_dependent() const override { return rows_.varying(); }
   bool measures_noise() const override { return false; }
   std::size_t ChooseRoot(std::span<const Explained> step,
                          std::span<const Jump> jumps) const override {
@@ -49,6 +50,7 @@ class GuessedModel final : public StepModel {
  private:
   Explainer explainer_;
   JumpFinder finder_;
+  RowCounts rows_;
   const Others others_;
 };
 

@@ -345,6 +345,7 @@ void RankJudge::Begin() {
   differ_before_.reset();
   noise_driven_.clear();
   data_dependent_.clear();
+  unjudged_rows_.clear();
   loss_scales_.reset();
   without_effect_.reset();
 }
@@ -360,7 +361,7 @@ RankJudge::Found RankJudge::JudgeSteps(StepModel& model, const StepPairsReader& 
     if (!loss_scales_ && now.loss_scales.Ratio()) loss_scales_ = now.loss_scales;
     STATCOLLECT_ASSIGN_OR_RETURN(auto answer, model.Judge(step, now));
     auto& [explained, jumps, without_effect] = answer;
-    data_dependent_ = model.data_dependent();
+    (model.measures_noise() ? data_dependent_ : unjudged_rows_) = model.data_dependent();
     if (judged && !without_effect.empty()) NoteWithoutEffect(step, explained, without_effect);
     noise_driven_.insert(model.noise_driven().begin(), model.noise_driven().end());
     if (judged) {

@@ -96,8 +96,10 @@ class RankJudge {
   const std::optional<LossScales>& loss_scales() const { return loss_scales_; }
   // After Judge.
   const std::optional<WithoutEffect>& without_effect() const { return without_effect_; }
-  // After Judge: tensors that may have other rows without a bug, as StepModel::data_dependent.
+  // After Judge: tensors that may have other rows without a bug, as StepModel::data_dependent; of
+  // the others it is known that they may, and not judged.
   const std::set<std::string>& data_dependent() const { return data_dependent_; }
+  const std::set<std::string>& unjudged_rows() const { return unjudged_rows_; }
   // After Judge: how rounding was told from bugs.
   Measured measured() const { return measured_; }
 
@@ -182,7 +184,7 @@ class RankJudge {
   std::set<std::string> noise_driven_;
   std::optional<LossScales> loss_scales_;
   std::optional<WithoutEffect> without_effect_;
-  std::set<std::string> data_dependent_;
+  std::set<std::string> data_dependent_, unjudged_rows_;
   NoiseOfStep noise_;  // of the judged step
 };
 

@@ -18,7 +18,7 @@ struct Rank {
   std::optional<JudgedRoot> found;
   std::optional<DifferBefore> differ_before;
   std::set<std::string> noise_driven;
-  std::set<std::string> data_dependent;
+  std::set<std::string> data_dependent, unjudged_rows;
   std::optional<LossScales> loss_scales;
   Measured measured = Measured::kWhole;
   std::optional<WithoutEffect> without_effect;
@@ -87,6 +87,7 @@ Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token&
     rank.differ_before = judge.differ_before();
     rank.noise_driven = judge.noise_driven();
     rank.data_dependent = judge.data_dependent();
+    rank.unjudged_rows = judge.unjudged_rows();
     rank.loss_scales = judge.loss_scales();
     rank.measured = judge.measured();
     rank.without_effect = judge.without_effect();
@@ -101,6 +102,7 @@ Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token&
     STATCOLLECT_RETURN_IF_ERROR(rank.status);
     answer.noise_driven.insert(rank.noise_driven.begin(), rank.noise_driven.end());
     answer.data_dependent.insert(rank.data_dependent.begin(), rank.data_dependent.end());
+    answer.unjudged_rows.insert(rank.unjudged_rows.begin(), rank.unjudged_rows.end());
     answer.measured = std::max(answer.measured, rank.measured);
     if (!answer.without_effect) answer.without_effect = rank.without_effect;
     if (!answer.loss_scales) answer.loss_scales = rank.loss_scales;

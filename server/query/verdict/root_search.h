@@ -52,9 +52,9 @@ struct RootAnswer {
   std::set<std::string> noise_driven;         // as RankJudge::noise_driven
   std::optional<LossScales>
       loss_scales;  // as RankJudge::loss_scales, of the first rank that has them
-  Measured measured = Measured::kWhole;         // the worst of all ranks
-  std::set<std::string> data_dependent;         // as RankJudge::data_dependent
-  std::optional<WithoutEffect> without_effect;  // of the first rank that has them
+  Measured measured = Measured::kWhole;                 // the worst of all ranks
+  std::set<std::string> data_dependent, unjudged_rows;  // as those of RankJudge
+  std::optional<WithoutEffect> without_effect;          // of the first rank that has them
 };
 
 // Without a root, rounding explains every difference that was judged. The caller fills in the

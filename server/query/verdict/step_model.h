@@ -31,8 +31,8 @@ class StepModel {
   virtual ~StepModel() = default;
   // Steps must ascend. The answer points into `now`; names must outlive the model.
   virtual Result<Answer> Judge(std::uint64_t step, StepPairs& now) = 0;
-  // SpreadName of tensors whose rows depend on the data, as far as known: other rows are judged
-  // with the step.
+  // SpreadName of tensors whose rows depend on the data, as far as known. Where noise is measured,
+  // other rows are judged with the step.
   virtual const std::set<std::string>& data_dependent() const = 0;
   // Whether it has judged by repeats or twins of A.
   virtual bool measures_noise() const = 0;

@@ -342,6 +342,22 @@ void SayWhatIsKnownOfBits(const Tally& tally, Root& root) {
                std::string(kAllStatisticsAgree));
 }
 
+// Without twins nobody knows whether rounding sends a row to another expert: only after equal bits
+// it cannot.
+void DoubtOtherRows(const RootAnswer& answer, DiffReport& report) {
+  Root& root = *report.root;
+  const bool after_equal_bits =
+      root.agreeing || (report.first_bitwise && SameTensor(*report.first_bitwise, root.at));
+  if (after_equal_bits || root.times_expected ||
+      !answer.unjudged_rows.contains(
+          SpreadName(root.at.kind, root.at.activation, root.at.output_path)))
+    return;
+  root.confidence = Confidence::kPossible;
+  root.because.emplace_back(
+      "its rows depend on the data, so rounding may have sent one elsewhere; twins or recorded "
+      "choices of the router would tell");
+}
+
 // Notes what is known of the differences beside the root.
 void NoteAll(const RootQuestion& question, const RootAnswer& answer, const WithoutNeed& idle,
              const std::optional<ChosenRoot>& chosen, const char* unknown, DiffReport& report) {
@@ -408,6 +424,7 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
   if (chosen) {
     report.root = chosen->root;
     SayWhatIsKnownOfBits(tally, *report.root);
+    DoubtOtherRows(answer, report);
     report.root->above_tolerance = FirstAboveTolerance(report, idle);
     STATCOLLECT_RETURN_IF_ERROR(AddCause(question, *report.root, stop));
     MoveToCause(*report.root);

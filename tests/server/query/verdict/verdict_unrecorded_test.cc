@@ -51,6 +51,46 @@ TEST(Batch, IsNotMultipliedByRounding) {
   EXPECT_TRUE(IsJump(2e-7, 1e-5, DType::kF32, /*is_factor=*/true));
 }
 
+// --- rows that the data choose
+
+// Of a list of experts, each has as many rows as a router has sent there.
+class OtherRowsTest : public VerdictTest {
+ protected:
+  static Edit RowsOf(const std::string& b) {
+    return [b](std::uint64_t, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+      if (key.kind != Kind::kOutput || !key.name.ends_with(".ln")) return tensor;
+      const std::size_t rows = key.name == b ? 7 : key.name == "blocks.2.ln" ? 6 : 8;
+      tensor.values.resize(rows * 8);
+      tensor.shape = {static_cast<std::int64_t>(rows), 8};
+      return tensor;
+    };
+  }
+};
+
+TEST_F(OtherRowsTest, MayBeRoundingsChoiceSoTheyAreAPossibleRoot) {
+  base_ = RowsOf("");
+  const DiffReport report = DiffWith(RoundingOf(kRounding), RowsOf("blocks.1.ln"));
+  EXPECT_EQ(Say(report), "0 forward blocks.1.ln");
+  EXPECT_EQ(report.root->confidence, Confidence::kPossible);
+  EXPECT_THAT(report.root->because,
+              ::testing::Contains(::testing::HasSubstr("its rows depend on the data")));
+}
+
+TEST_F(OtherRowsTest, AfterEqualBitsAreNoChoice) {
+  base_ = RowsOf("");
+  const DiffReport report = DiffWith(Nothing(), RowsOf("blocks.1.ln"));
+  EXPECT_EQ(Say(report), "0 forward blocks.1.ln");
+  EXPECT_EQ(report.root->confidence, Confidence::kCertain);
+}
+
+TEST_F(OtherRowsTest, AreNoReasonToDoubtADifferenceInSize) {
+  base_ = RowsOf("");
+  const DiffReport report =
+      DiffWith(Sum(RoundingOf(kRounding), BugAt("blocks.1.ln", 1e-4)), RowsOf(""));
+  EXPECT_EQ(Say(report), "0 forward blocks.1.ln");
+  EXPECT_EQ(report.root->confidence, Confidence::kLikely);
+}
+
 class RolloutTest : public VerdictTest {
  protected:
   // Rounding, and batches of real numbers that differ by so much from step 1 on.
