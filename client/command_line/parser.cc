@@ -108,8 +108,9 @@ std::optional<int> Parser::Parse(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& error) {
     const auto used = app_.get_subcommands();
     if (const std::string unknown = UnknownCommand(); !unknown.empty()) return UsageError(unknown);
-    return UsageError(Printable(error.what(), 1000) + "; see statctl help" +
-                      (used.empty() ? "" : " " + used.front()->get_name()));
+    const std::string unknown = UnknownOption();
+    return UsageError((unknown.empty() ? Printable(error.what(), 1000) : unknown) +
+                      "; see statctl help" + (used.empty() ? "" : " " + used.front()->get_name()));
   }
   if (app_.get_subcommands().empty()) {
     std::cerr << FirstScreen(app_);
@@ -212,6 +213,26 @@ std::string Parser::UnknownCommand() const {
   const bool takes_command = used.empty() || used.front()->get_require_subcommand_min() > 0;
   if (!takes_command || !parent.get_subcommands().empty() || word == extras.end()) return {};
   return NoCommand(*word, parent, used.empty() ? "" : parent.get_name() + " ");
+}
+
+// What to say of the first option that was left over; empty if there is none.
+std::string Parser::UnknownOption() const {
+  const auto extras = app_.remaining(true);
+  const auto found = std::find_if(extras.begin(), extras.end(), [](const auto& extra) {
+    return extra.starts_with("--") && extra != "--";
+  });
+  if (found == extras.end()) return {};
+  const std::string option = found->substr(0, found->find('='));
+  std::vector<std::string> names;
+  for (const CLI::App* of = &app_; of != nullptr;
+       of = of->get_subcommands().empty() ? nullptr : of->get_subcommands().front()) {
+    for (const CLI::Option* known : of->get_options()) {
+      for (const std::string& name : known->get_lnames()) names.push_back("--" + name);
+    }
+  }
+  const std::string nearest = NearestName(option, names);
+  return fmt::format("no option '{}'{}", Printable(option, 100),
+                     nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest));
 }
 
 int Parser::Help() const {

@@ -37,6 +37,7 @@ class Parser {
   void AddCompletion();
   int Help() const;
   std::string UnknownCommand() const;
+  std::string UnknownOption() const;
 
   CLI::App app_;
   Commands commands_;

@@ -124,6 +124,22 @@ TEST_F(Statctl, AnUnknownCommandIsCalledThatWithTheOneThatWasMeant) {
   EXPECT_THAT(error({"diff", "base", "ort", "more"}), HasSubstr("more"));
 }
 
+TEST_F(Statctl, AnUnknownOptionIsCalledThatWithTheOneThatWasMeant) {
+  const auto error = [this](const std::vector<std::string>& arguments) {
+    const Finished done = Run(arguments);
+    EXPECT_EQ(done.code, 2);
+    return done.err;
+  };
+  EXPECT_EQ(
+      error({"diff", "base", "ort", "--tolerence", "3"}),
+      "statctl: no option '--tolerence' (did you mean '--tolerance'?); see statctl help diff\n");
+  EXPECT_EQ(error({"--colector=x:1", "runs"}),
+            "statctl: no option '--colector' (did you mean '--collector'?); see statctl help "
+            "runs\n");
+  EXPECT_EQ(error({"diff", "base", "ort", "--frobnicate"}),
+            "statctl: no option '--frobnicate'; see statctl help diff\n");
+}
+
 TEST_F(Statctl, EventsOfAKindThatDoesNotExistAreAnError) {
   const Finished typo = Run({"events", "base", "--kind", "norm_explosions"});
   EXPECT_EQ(typo.code, 2);

@@ -101,25 +101,38 @@ StepAttempts InCommon(const Steps& steps_a, const Steps& steps_b) {
   return common;
 }
 
-void ChooseSteps(const RunView& a, const Steps& steps_a, const RunView& b, const Steps& steps_b,
-                 const DiffRequest& request, DiffPlan& plan) {
+// "base has 0..7, ort has none"
+std::string StepsOfBoth(const RunView& a, const Steps& steps_a, const RunView& b,
+                        const Steps& steps_b) {
+  return a.run() + " has " + RangeOf(steps_a) + ", " + b.run() + " has " + RangeOf(steps_b);
+}
+
+Status ChooseSteps(const RunView& a, const RunView& b, const DiffRequest& request,
+                   const StepSet& wanted, DiffPlan& plan) {
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto steps_a, a.Steps(wanted));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto steps_b, b.Steps(wanted));
   plan.steps = InCommon(steps_a, steps_b);
-  const std::string has =
-      a.run() + " has " + RangeOf(steps_a) + ", " + b.run() + " has " + RangeOf(steps_b);
+  const std::string has = StepsOfBoth(a, steps_a, b, steps_b);
   if (plan.steps.empty()) {
     plan.checks.push_back({Premise::kSteps, false, "none in both"});
-    plan.incomparable = "no step in common: " + has +
-                        (request.steps.empty()
-                             ? "; record the same steps of both (a launch that continues counts on "
-                               "where its checkpoint ended)"
-                             : " among the requested steps; ask for steps that both have");
-    return;
+    if (request.steps.empty()) {
+      plan.incomparable = "no step in common: " + has +
+                          "; record the same steps of both (a launch that continues counts on "
+                          "where its checkpoint ended)";
+      return Status::Ok();
+    }
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto all_a, a.Steps(StepSet()));
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto all_b, b.Steps(StepSet()));
+    plan.incomparable = "no step in common among the requested ones, " + request.steps + ": " +
+                        StepsOfBoth(a, all_a, b, all_b) + "; ask for steps that both have";
+    return Status::Ok();
   }
   std::string both = std::to_string(plan.steps.begin()->first) + ".." +
                      std::to_string(plan.steps.rbegin()->first) + " in both (" +
                      std::to_string(plan.steps.size()) + ")";
   const bool all = steps_a.size() + steps_b.size() == 2 * plan.steps.size();
   plan.checks.push_back({Premise::kSteps, all, all ? std::move(both) : both + "; " + has});
+  return Status::Ok();
 }
 
 Status FindStored(const RunView& a, const RunView& b, const DiffRequest& request, DiffPlan& plan) {
@@ -316,9 +329,7 @@ Result<DiffPlan> PlanDiff(RunView& a, RunView& b, const DiffRequest& request,
   ChooseKinds(request, plan);
   if (!request.merge_ranks) ChooseRanks(a, b, request, plan);
   if (plan.incomparable.empty()) {
-    STATCOLLECT_ASSIGN_OR_RETURN(const auto steps_a, a.Steps(wanted));
-    STATCOLLECT_ASSIGN_OR_RETURN(const auto steps_b, b.Steps(wanted));
-    ChooseSteps(a, steps_a, b, steps_b, request, plan);
+    STATCOLLECT_RETURN_IF_ERROR(ChooseSteps(a, b, request, wanted, plan));
     STATCOLLECT_RETURN_IF_ERROR(FindStored(a, b, request, plan));
   }
   if (plan.incomparable.empty() && request.merge_ranks)

@@ -108,6 +108,10 @@ TEST_F(DiffNotesTest, RunsWithoutACommonStepOrRankAreIncomparable) {
   EXPECT_EQ(r.verdict, Verdict::kIncomparable);
   EXPECT_THAT(r.message, HasSubstr("no step in common: a has 0..2, b has 5..7; record the same"));
   EXPECT_THAT(Broken(r), Contains("steps: none in both"));
+  const auto asked = QueryEngine(store_).Diff({.run_a = "a", .run_b = "a", .steps = "9-12"});
+  EXPECT_EQ(asked->message,
+            "no step in common among the requested ones, 9-12: a has 0..2, a has 0..2; ask for "
+            "steps that both have");
   auto ranks = QueryEngine(store_).Diff({.run_a = "a", .run_b = "c"});
   EXPECT_EQ(ranks->verdict, Verdict::kIncomparable);
   EXPECT_THAT(ranks->message, HasSubstr("no rank in common: a has 0, c has 3; --merge-ranks"));

@@ -483,6 +483,8 @@ TEST_F(RanksTest, HonoursItsSelectionAndStops) {
   EXPECT_EQ(engine_.CheckRanks({.run = "r", .kinds = {Kind::kWeightGrad}})->verdict,
             RanksVerdict::kConsistent);
   EXPECT_EQ(engine_.CheckRanks({.run = "r", .ranks = {0}})->verdict, RanksVerdict::kIncomparable);
+  EXPECT_THAT(engine_.CheckRanks({.run = "r", .steps = "99"})->message,
+              HasSubstr("none of the requested steps; the run has 0.."));
   EXPECT_EQ(engine_.CheckRanks({.run = "r", .steps = "100-"})->verdict,
             RanksVerdict::kIncomparable);
   EXPECT_EQ(engine_.CheckRanks({.run = "r", .tolerance = -1}).status().code(),
