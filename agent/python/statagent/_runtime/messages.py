@@ -68,10 +68,12 @@ class Messages:
             return
         lost = {name.removeprefix("dropped_"): count for name, count in counters.items() if name.startswith("dropped_") and count}
         waiting = counters["pending"]
+        unconfirmed = lost.pop("closed", 0) if counters["acked"] else 0  # may have been sent, and stored
         fate = (
             [f"{sum(lost.values()):,} lost ({', '.join(f'{count:,} {cause}' for cause, count in lost.items())})"] if lost else []
         )
         fate += [f"{waiting:,} {'wait in the spill file' if counters.get('spilled') else 'not confirmed'}"] if waiting else []
+        fate += [f"{unconfirmed:,} not confirmed by the time it closed"] if unconfirmed else []
         told = f"{steps:,} {'step' if steps == 1 else 'steps'}, {made:,} records, {', '.join(fate) or 'none lost'}"
         if self.left_out:
             told += f"; not recorded: {_some(self.left_out)}, whose weights change without an optimizer"
