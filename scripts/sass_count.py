@@ -24,6 +24,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PIECE_BYTES = 8192
@@ -264,11 +265,11 @@ def main() -> None:
 
 def count_all(arguments: argparse.Namespace, nvcc: str, nvdisasm: str) -> dict[str, dict[str, object]]:
     results: dict[str, dict[str, object]] = {}
-    listings: dict[str, tuple[str, str]] = {}
-    with tempfile.TemporaryDirectory() as folder:
+    sources = sorted({source for _, source, _ in KERNELS.values()})
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+        made = pool.map(lambda source: disassemble(nvcc, nvdisasm, source, arguments.arch, folder), sources)
+        listings = dict(zip(sources, made, strict=True))
         for dtype, (component, source, component_bytes) in KERNELS.items():
-            if source not in listings:
-                listings[source] = disassemble(nvcc, nvdisasm, source, arguments.arch, folder)
             listing, ptxas = listings[source]
             if arguments.listing:
                 (pathlib.Path(arguments.listing) / (source + ".sass")).write_text(listing)
