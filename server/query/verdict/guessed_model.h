@@ -39,9 +39,9 @@ class GuessedModel final : public StepModel {
   Result<Answer> Judge(std::uint64_t step, StepPairs& now) override;
   const std::set<std::string>& data_dependent() const override { return rows_.varying(); }
   bool measures_noise() const override { return false; }
-  std::size_t ChooseRoot(std::span<const Explained> step,
+  std::size_t ChooseJump(std::span<const Explained> step,
                          std::span<const Jump> jumps) const override {
-    return query::ChooseRoot(step, jumps);
+    return query::ChooseJump(step, jumps);
   }
   const std::unordered_set<std::string_view>& noise_driven() const override {
     return explainer_.noise_driven();

@@ -202,7 +202,7 @@ std::vector<Jump> JumpFinder::Find(std::span<const Explained> step) {
   return jumps;
 }
 
-std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps) {
+std::size_t ChooseJump(std::span<const Explained> step, std::span<const Jump> jumps) {
   const auto observed = [&](const Jump& jump) { return step[jump.index].observed; };
   const auto is_gradient = [&](const Jump& jump) { return step[jump.index].stage == Stage::kGrad; };
   if (!is_gradient(jumps[0])) return 0;

@@ -86,7 +86,7 @@ double RatioOf(const Explained& one);
 
 // The jump that is the root: the first one; among gradients, the one that changed the others
 // through clipping. `jumps`: not empty, in order of execution.
-std::size_t ChooseRoot(std::span<const Explained> step, std::span<const Jump> jumps);
+std::size_t ChooseJump(std::span<const Explained> step, std::span<const Jump> jumps);
 
 }  // namespace statcollect::query
 

@@ -106,9 +106,9 @@ Result<StepModel::Answer> MeasuredModel::Judge(std::uint64_t step, StepPairs& no
                 .without_effect = std::move(answer.without_effect)};
 }
 
-std::size_t MeasuredModel::ChooseRoot(std::span<const Explained> /*step*/,
+std::size_t MeasuredModel::ChooseJump(std::span<const Explained> /*step*/,
                                       std::span<const Jump> jumps) const {
-  return rule_.ChooseRoot(jumps);
+  return rule_.ChooseJump(jumps);
 }
 
 }  // namespace statcollect::query

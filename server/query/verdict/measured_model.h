@@ -39,7 +39,7 @@ class MeasuredModel final : public StepModel {
   Result<Answer> Judge(std::uint64_t step, StepPairs& now) override;
   const std::set<std::string>& data_dependent() const override { return rule_.rows().varying(); }
   bool measures_noise() const override { return true; }
-  std::size_t ChooseRoot(std::span<const Explained> step,
+  std::size_t ChooseJump(std::span<const Explained> step,
                          std::span<const Jump> jumps) const override;
   const std::unordered_set<std::string_view>& noise_driven() const override {
     return rule_.noise_driven();

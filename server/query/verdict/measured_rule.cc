@@ -378,7 +378,7 @@ MeasuredRule::Answer MeasuredRule::Judge(const MeasuredStep& step,
   return answer;
 }
 
-std::size_t MeasuredRule::ChooseRoot(std::span<const Jump> jumps) const {
+std::size_t MeasuredRule::ChooseJump(std::span<const Jump> jumps) const {
   const std::uint32_t group = groups_[jumps.front().index];
   std::size_t chosen = 0;
   for (std::size_t i = 1; i < jumps.size() && groups_[jumps[i].index] == group; ++i) {

@@ -77,7 +77,7 @@ class MeasuredRule {
   RankTrail Follow(const MeasuredStep& step);
   // The jump that is the root: the first one; of those computed at once, the largest. `jumps`:
   // those of a step, not empty.
-  std::size_t ChooseRoot(std::span<const Jump> jumps) const;
+  std::size_t ChooseJump(std::span<const Jump> jumps) const;
 
   const RowCounts& rows() const { return meter_.rows(); }
   // Whether any twin has ever differed from A.

@@ -370,7 +370,7 @@ RankJudge::Found RankJudge::JudgeSteps(StepModel& model, const StepPairsReader& 
       if (!context_.exact) LeaveOutNearTies(context_.near_ties, step, explained, jumps);
       Arrange(jumps);
       if (!jumps.empty()) {
-        const std::size_t chosen = model.ChooseRoot(explained, jumps);
+        const std::size_t chosen = model.ChooseJump(explained, jumps);
         STATCOLLECT_ASSIGN_OR_RETURN(auto caveat,
                                      CaveatOf(reader, step, now, explained, jumps[chosen]));
         return std::optional(MakeRoot(step, explained, jumps, chosen, caveat));

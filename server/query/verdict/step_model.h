@@ -38,7 +38,7 @@ class StepModel {
   virtual bool measures_noise() const = 0;
   // The jump that is the root. `jumps`: not empty, ascending; settings before others of the same
   // record.
-  virtual std::size_t ChooseRoot(std::span<const Explained> step,
+  virtual std::size_t ChooseJump(std::span<const Explained> step,
                                  std::span<const Jump> jumps) const = 0;
   // Parameters whose gradient was zero except for rounding in some step so far.
   virtual const std::unordered_set<std::string_view>& noise_driven() const = 0;

@@ -21,7 +21,7 @@ class ClickHouseShard : public Store {
  public:
   virtual Engine& engine() = 0;
   virtual AttemptTable& attempts() = 0;
-  // As Store::PutEvents, for an attempt that exists although this shard does not know it.
+  // As RecordWriter::PutEvents, for an attempt that exists although this shard does not know it.
   virtual Status PutEventsOf(AttemptId attempt, std::span<const CollectorEvent> events) = 0;
 };
 
