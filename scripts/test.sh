@@ -135,7 +135,8 @@ if [ "$long" != 0 ]; then
   exit 0
 fi
 step "unit tests (ctest)"
-ctest --preset "$preset" | tee "$work/ctest.log"
+# A test more than cores: the longest of them wait for the disk and for ClickHouse.
+ctest --preset "$preset" --parallel "$(($(nproc) + 1))" | tee "$work/ctest.log"
 if [ "$unit_only" = 0 ]; then
   step "Python, layering, README and end-to-end tests (pytest)"
   # Hundreds of processes import these, also where PYTHONDONTWRITEBYTECODE keeps each of them from leaving its bytecode to the next.
