@@ -271,12 +271,14 @@ def wait_until(condition: Any, timeout: float = 20, what: str = "condition") -> 
 
 # The files that take longest, longest first: with several workers a long file that starts last is waited for.
 SLOW = (
-    "test_clickhouse_replicated", "test_bare_root", "test_page", "test_wheel", "test_auto_trainers", "test_clickhouse", "test_bench",
-    "test_demo_cluster", "test_migrate", "test_set_ups", "test_auto_start", "test_auto_plain", "test_clickhouse_shards", "test_compiled",
-    "test_tls", "test_fault_catalogue", "test_front_door", "test_some_ranks", "test_zoom_trainings", "test_twins", "test_alarms", "test_layouts",
-    "test_overhead", "test_init", "test_compile", "test_export", "test_verdict_bench", "test_imports", "test_frameworks_torch",
-    "test_captures", "test_spill", "test_buffers", "test_pytest_plugin", "test_rollback", "test_half_open", "test_durability",
-    "test_gil", "test_python_client", "test_types", "test_tokens", "test_launch_examples", "test_verdict_rows", "test_picture",
+    "test_clickhouse_replicated", "test_bare_root", "test_page", "test_bench", "test_migrate", "test_set_ups", "test_auto_start",
+    "test_fault_catalogue", "test_watch_lifetimes", "test_auto_trainers", "test_wheel", "test_page_places", "test_auto_plain",
+    "test_clickhouse", "test_tls", "test_clickhouse_shards", "test_clickhouse_naive", "test_page_runs", "test_front_door",
+    "test_twins_distributed", "test_demo_cluster", "test_compiled", "test_some_ranks", "test_zoom_trainings", "test_twins", "test_alarms",
+    "test_layouts", "test_overhead", "test_init", "test_compile", "test_export", "test_verdict_bench", "test_imports",
+    "test_frameworks_torch", "test_captures", "test_spill", "test_buffers", "test_pytest_plugin", "test_rollback", "test_half_open",
+    "test_durability", "test_gil", "test_python_client", "test_types", "test_tokens", "test_launch_examples", "test_verdict_rows",
+    "test_picture",
 )  # fmt: skip
 
 
