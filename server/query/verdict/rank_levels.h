@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -15,12 +16,13 @@
 #include "common/status.h"
 #include "server/query/compare/diff_plan.h"
 #include "server/query/compare/rank_step_diff.h"
-#include "server/query/verdict/explain.h"
+#include "server/query/verdict/guessed_model.h"
 
 namespace statcollect::query {
 
-// Thread-safe; read when first asked for. Memory: about 100 bytes for each parameter that differs
-// in a step that is read.
+// Thread-safe. A step is read when somebody asks for it, with those before it: most judgements end
+// at the first step that differs. Memory: about 100 bytes for each parameter that differs in a step
+// that is read.
 class RankLevels {
  public:
   static constexpr std::size_t kRanksMax = 16;
@@ -28,25 +30,32 @@ class RankLevels {
   // `places`: the ranks that will be judged; others are added up to kRanksMax. `wanted`: the steps
   // of all of them. The references must outlive this.
   RankLevels(const DiffContext& context, const DiffPlan& plan, std::set<std::size_t> places,
-             std::set<std::uint64_t> wanted, std::optional<std::uint64_t> last_step);
+             const std::set<std::uint64_t>& wanted, std::optional<std::uint64_t> last_step);
 
-  // Of the other ranks in a step; empty if there are none, or it is not read. The first call costs
-  // a look at each wanted step, and the two before it, of these ranks of both runs; later ones wait
-  // for it.
+  // Of the other ranks in a step; empty if there are none, or if it is neither wanted nor one of
+  // the two before a wanted one. Cost: the first call for a step reads it of all these ranks of
+  // both runs; other callers wait.
   Result<std::vector<const SharedLevels*>> OfOthers(std::size_t place, std::uint64_t step,
                                                     const std::stop_token& stop);
 
  private:
-  using Steps = std::map<std::uint64_t, SharedLevels>;
-  Status Read(const std::stop_token& stop);
-  Status ReadRank(std::size_t place, const std::stop_token& stop, Steps& to) const;
+  struct Rank {
+    std::size_t place = 0;
+    // How a kernel rounds enters what is expected, not what other ranks inherit.
+    std::unique_ptr<GuessedModel> model =
+        std::make_unique<GuessedModel>(RecordedMethods(), /*identical_steps=*/0);
+    std::map<std::uint64_t, SharedLevels> steps;
+    Status status;
+  };
+  Status ReadUpTo(std::uint64_t step, const std::stop_token& stop);
+  void Read(std::uint64_t step, const std::stop_token& stop, Rank& rank) const;
 
   const DiffContext& context_;
   const DiffPlan& plan_;
   const std::map<std::uint64_t, bool> steps_;
-  std::map<std::size_t, Steps> levels_;  // by place; each filled by one thread
   std::mutex mutex_;
-  std::optional<Status> read_;  // by mutex_; absent: nobody has asked
+  std::map<std::uint64_t, bool>::const_iterator next_;  // by mutex_: the first that is not read
+  std::vector<Rank> ranks_;                             // by mutex_
 };
 
 }  // namespace statcollect::query
