@@ -18,7 +18,8 @@ MAKER = os.environ.get("STATCOLLECT_WHEEL_PYTHON", sys.executable)
 def make(script: str, out: Path, *arguments: str) -> list[Path]:
     """What a script of scripts/ has made in a folder; skips the test if this machine cannot make any."""
     command = [MAKER, str(ROOT / "scripts" / script), "--build", str(BUILD), "--out", str(out), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    quick = {**os.environ, "DPKG_DEB_COMPRESSOR_LEVEL": "1"}  # the packages are a seventh larger, in a third of the time
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, env=quick)
     if done.returncode and "run scripts/setup.sh --for wheel" in done.stderr:
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stderr
