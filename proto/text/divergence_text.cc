@@ -152,6 +152,24 @@ bool RanInEvaluation(const v1::DiffReport& report) {
   });
 }
 
+// The name that the lacking run gives an output of the same module; empty if it has none that the
+// other run lacks.
+std::string OtherNameOfOutput(const v1::DiffReport& report) {
+  const v1::Divergence first = Focus(report);
+  const auto& names = first.reason() == v1::REASON_MISSING_IN_B ? report.unmatched().only_b()
+                                                                : report.unmatched().only_a();
+  const std::string begin = "output " + first.activation() + "[";
+  for (const std::string& name : names) {
+    const std::size_t end = name.find(']', begin.size());
+    if (first.kind() != v1::KIND_OUTPUT || !name.starts_with(begin) || end == std::string::npos ||
+        name.ends_with(" (eval)"))
+      continue;
+    const std::string path = name.substr(begin.size(), end - begin.size());
+    if (path != first.output_path()) return path;
+  }
+  return {};
+}
+
 std::string MissingAdvice(const v1::DiffReport& report) {
   const v1::Divergence first = Focus(report);
   const std::string place = PlaceText(first);
@@ -178,6 +196,12 @@ std::string MissingAdvice(const v1::DiffReport& report) {
     case v1::STAGE_OPTIMIZER:
       return fmt::format("the optimizers differ: {} has no {}", lacking, place);
     default:
+      if (const std::string other = OtherNameOfOutput(report); !other.empty())
+        return fmt::format(
+            "{} calls an output of {} [{}], the other run [{}]: let the model return its outputs "
+            "in the same form in both",
+            lacking, Printable(first.activation()), Printable(other),
+            Printable(first.output_path()));
       return RanInEvaluation(report)
                  ? fmt::format("{} ran {} in evaluation mode: is the model set to training?",
                                lacking, place)
@@ -208,17 +232,21 @@ std::string ZoomAdvice(const v1::DiffReport& report) {
 // own backward pass that is wrong.
 std::string BackwardAdvice(const v1::Divergence& first, const v1::DiffReport& report) {
   const std::string agrees = PreviousText(first, report), place = PlaceText(first);
+  const auto& causes = report.root().causes();
+  const bool loss_differs = std::any_of(causes.begin(), causes.end(), [](const v1::Cause& cause) {
+    return cause.rule() == "loss_term";
+  });
+  const std::string rest =
+      (loss_differs ? "the forward pass agrees" : "forward pass and loss agree") +
+      Closeness(report);
   if (agrees.empty()) {
     return fmt::format(
         "look at how the gradient of the loss reaches {} (scaling, division by micro-batches, "
-        "hooks): "
-        "forward pass and loss agree{}",
-        place, Closeness(report));
+        "hooks): {}",
+        place, rest);
   }
-  return fmt::format(
-      "look at the backward pass between {}, whose gradient {}, and {}: forward pass and loss "
-      "agree{}",
-      Printable(first.previous()), agrees, place, Closeness(report));
+  return fmt::format("look at the backward pass between {}, whose gradient {}, and {}: {}",
+                     Printable(first.previous()), agrees, place, rest);
 }
 
 }  // namespace

@@ -352,5 +352,23 @@ TEST(DivergenceText, AModuleThatRanInEvaluationOnlyIsToldSo) {
             "port ran h.1.proj in evaluation mode: is the model set to training?");
 }
 
+TEST(DivergenceText, AnOutputOfAnotherNameIsNoModuleThatDidNotRun) {
+  EXPECT_EQ(Next(Forward(v1::REASON_MISSING_IN_B), {"output h.1.proj[loss] call 0"}),
+            "port calls an output of h.1.proj [loss], the other run [0]: let the model return its "
+            "outputs in the same form in both");
+}
+
+TEST(DivergenceText, ALossThatDiffersIsNotSaidToAgree) {
+  v1::DiffReport report = Runs();
+  v1::Root& root = *report.mutable_root();
+  root.set_stage(v1::STAGE_BACKWARD);
+  root.set_kind(v1::KIND_GRAD_OUTPUT);
+  root.set_activation("router");
+  root.set_reason(v1::REASON_NUMERIC);
+  EXPECT_THAT(NextStep(report), HasSubstr("hooks): forward pass and loss agree"));
+  root.add_causes()->set_rule("loss_term");
+  EXPECT_THAT(NextStep(report), HasSubstr("hooks): the forward pass agrees"));
+}
+
 }  // namespace
 }  // namespace statcollect

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "server/query/cause/constants.h"
@@ -71,8 +73,15 @@ Result<std::vector<Cause>> FindCauses(const CauseQuestion& question, const std::
     STATCOLLECT_ASSIGN_OR_RETURN(auto found, rule(evidence, stop));
     if (found) causes.push_back(*std::move(found));
   }
+  // What was read of other ranks says more than what the root's rank shows by the same rule.
+  std::set<std::string> known;
+  for (const Cause& cause : causes) known.insert(cause.rule);
   const auto add = [&](const auto& rules) {
-    for (const auto rule : rules) std::ranges::move(rule(evidence), std::back_inserter(causes));
+    for (const auto rule : rules) {
+      Causes found = rule(evidence);
+      std::erase_if(found, [&](const Cause& cause) { return known.contains(cause.rule); });
+      std::ranges::move(found, std::back_inserter(causes));
+    }
   };
   add(kFinders);
   KeepBest(causes);

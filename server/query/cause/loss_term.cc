@@ -64,12 +64,15 @@ Found FindLossTerm(const Evidence& evidence) {
   const GradientsApart apart = FindGradientsApart(evidence);
   if (apart.at == nullptr || apart.at == apart.first || !std::isfinite(apart.by))
     return std::nullopt;
-  const std::string name = Printable(apart.at->key().name);
+  const auto name_of = [](const TensorKey& key) {
+    return key.output_path == "0" ? Printable(key.name) : PlaceText(key);
+  };
+  const std::string name = name_of(apart.at->key());
   Cause cause = Make("loss_term",
                      "the term of " + Printable(root.activation) + " that is computed from " +
                          name + " differs " + evidence.AtStep() + ": the gradient of " + name +
                          " does, and those before it agree, from that of " +
-                         Printable(apart.first->key().name) + " on",
+                         name_of(apart.first->key()) + " on",
                      Confidence::kLikely, apart.at->key().name);
   cause.at = RowOfGradient(*apart.at, root);
   cause.why_there = "the loss differs by what depends on it, and by nothing nearer to the loss";

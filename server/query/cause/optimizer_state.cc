@@ -112,8 +112,8 @@ const Observation* BufferOf(const StepData& step, const std::string& name) {
   return Find(step, Kind::kBuffer, name);
 }
 
-// A buffer of the root's module, which is recorded when it has changed: both runs changed it in the
-// step before, and one of them in this step.
+// A buffer of the root's module, of one inside it or around it. Buffers are recorded when they have
+// changed: both runs changed it in the step before, and one of them in this step.
 Found FindBufferNotUpdated(const Evidence& evidence) {
   const std::string& module = evidence.root.activation;
   for (const Side* side : {&evidence.a, &evidence.b}) {
@@ -121,11 +121,13 @@ Found FindBufferNotUpdated(const Evidence& evidence) {
     for (const Observation& seen : other.at.observations) {
       const std::string& name = seen.def->key.name;
       if (seen.def->key.kind != Kind::kBuffer || seen.def->key.mode != Mode::kTrain) continue;
-      if (!Encloses(module, name) || BufferOf(side->at, name) != nullptr) continue;
+      const std::string_view owner = ParentOf(name);
+      const bool near = owner.empty() || Encloses(module, name) || Encloses(owner, module);
+      if (!near || BufferOf(side->at, name) != nullptr) continue;
       if (BufferOf(side->before, name) == nullptr || BufferOf(other.before, name) == nullptr)
         continue;
       return Make("not_updated",
-                  Printable(name) + " was not updated in " + side->name() + " " +
+                  "buffer " + Printable(name) + " was not updated in " + side->name() + " " +
                       evidence.AtStep() + ", as it was in the step before and in " + other.name(),
                   Confidence::kLikely, name);
     }

@@ -38,6 +38,10 @@ constexpr std::uint32_t kOfWholeBatch = BitOf(Statistic::kShape) | BitOf(Statist
                                         BitOf(Statistic::kL1) | BitOf(Statistic::kL2) |
                                         BitOf(Statistic::kZero) | BitOf(Statistic::kNeg) |
                                         BitOf(Statistic::kPos);
+// Of what pieces of one number each, such as losses that a model returns, do not tell either: how
+// they spread depends on how the batch is cut.
+constexpr std::uint32_t kOfPieces =
+    BitOf(Statistic::kMin) | BitOf(Statistic::kMax) | BitOf(Statistic::kStd);
 // All but "signs of infinities were not kept", which is no statistic.
 constexpr std::uint32_t kEverything =
     ((std::uint32_t{1} << kStatisticCount) - 1) & ~BitOf(Statistic::kInfSign);
@@ -207,6 +211,7 @@ void Describe(std::span<const Part> parts, std::size_t pieces, bool sums, MergeP
     layout.absent |= sums ? BitOf(Statistic::kHash) : kOfWholeBatch;
     if (!sums && IsWholeNumber(layout.dtype))
       layout.absent |= BitOf(Statistic::kMean) | BitOf(Statistic::kStd);
+    if (!sums && layout.shape.empty()) layout.absent |= kOfPieces;
     layout.shape.clear();
     std::uint64_t elements = 0;
     for (const std::uint32_t i : plan.counted) elements += NumelOf(parts[i].layout->shape);

@@ -8,13 +8,14 @@
 
 namespace statcollect::query {
 
-// A tensor that both runs have, or a loss (then only `loss` and `distance` are set). Borrows
+// A tensor that both runs have, or a loss (then `a` and `b` are not set). Borrows
 // everything.
 struct TensorPair {
   Observation a, b;
   double distance = 0;  // relative L2; 0: equal bits; infinite: no finite measure
   const std::string* loss = nullptr;
   double loss_a = 0, loss_b = 0;
+  std::uint32_t loss_micro_batch = 0;
 };
 
 // A parameter's value, not a loss.

@@ -482,7 +482,11 @@ Divergence RankJudge::RowOf(std::uint64_t step, const std::vector<Explained>& ex
   const Explained& one = explained[index];
   const TensorPair& pair = *one.pair;
   if (pair.loss != nullptr) {
-    Divergence row{.step = step, .rank = ranks_.a, .stage = Stage::kLoss, .activation = *pair.loss};
+    Divergence row{.step = step,
+                   .micro_batch = pair.loss_micro_batch,
+                   .rank = ranks_.a,
+                   .stage = Stage::kLoss,
+                   .activation = *pair.loss};
     row.reason = std::isfinite(pair.distance) ? Reason::kNumeric : Reason::kNonfinite;
     row.distance = pair.distance;
     row.distance_kind = DistanceKind::kStatistics;

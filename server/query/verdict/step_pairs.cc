@@ -24,15 +24,16 @@ bool OnlyUpdatesDiffer(const std::vector<TensorPair>& pairs) {
          !differs_in(Stage::kForward, Stage::kBackward, Stage::kGrad);
 }
 
-// After the last forward record before the first gradient of its segment.
+// After the last forward record before the first gradient of its segment and micro-batch.
 std::size_t PlaceOfLoss(const std::vector<TensorPair>& pairs, const StepOrder& order,
-                        std::uint32_t segment) {
+                        std::uint32_t segment, std::uint32_t micro_batch) {
   std::size_t place = 0;
   for (std::size_t i = 0; i < pairs.size(); ++i) {
-    const Stage stage = StageOf(pairs[i].a.def->key);
+    const TensorKey& key = pairs[i].a.def->key;
+    const Stage stage = StageOf(key);
     const std::uint32_t in = order.At(pairs[i].a.order).segment;
-    if (in > segment || (in == segment && (stage == Stage::kBackward || stage == Stage::kGrad)))
-      break;
+    const bool of_gradient = stage == Stage::kBackward && key.micro_batch >= micro_batch;
+    if (in > segment || (in == segment && (of_gradient || stage == Stage::kGrad))) break;
     if (stage == Stage::kForward || in < segment) place = i + 1;
   }
   return place;
@@ -102,8 +103,12 @@ void StepPairsReader::AddLosses(StepPairs& to) const {
     const double value_b = b->value * LossFactor(context_, a.value, b->value);
     const double distance = RelativeDifference(a.value, value_b);
     const bool late = only_updates && distance > 0;
-    losses[late ? to.pairs.size() : PlaceOfLoss(to.pairs, order, segment)].push_back(
-        {.distance = distance, .loss = &a.name, .loss_a = a.value, .loss_b = value_b});
+    losses[late ? to.pairs.size() : PlaceOfLoss(to.pairs, order, segment, a.micro_batch)].push_back(
+        {.distance = distance,
+         .loss = &a.name,
+         .loss_a = a.value,
+         .loss_b = value_b,
+         .loss_micro_batch = a.micro_batch});
     to.losses_b.erase(b);  // of several with that name each has its own counterpart
   }
   for (auto at = losses.rbegin(); at != losses.rend(); ++at) {

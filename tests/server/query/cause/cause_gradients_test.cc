@@ -387,6 +387,12 @@ TEST_F(CauseGradientsTest, AFactorThatDiffersByRankIsFoundNextToALossThatDiffers
   EXPECT_EQ(Say(root),
             "gradient_scale: grad output criterion in ort is 0.8 times that in base on rank 0 and "
             "1.2 times on rank 1 at step 3: each rank scales by itself");
+  // All gradients of one rank having its factor is no second cause.
+  for (int i = 0; i < 12; ++i) {
+    const TensorKey key = Key("layers." + std::to_string(i), Kind::kGradOutput);
+    Put(3, key, Noise(10 + i), Times(Noise(10 + i), 0.8), 0);
+  }
+  EXPECT_EQ(AskAll(root).size(), 1u);
 }
 
 // The gradients next to the loss agree, so another part of it differs.
@@ -586,9 +592,10 @@ TEST_F(CauseGradientsTest, ABufferThatStaysWhereItWasWasNotUpdated) {
     a_->Observe(0, 3, mean, Noise(5));
     return Say(Root(3, out));
   };
-  EXPECT_EQ(say(true),
-            "not_updated: norm.running was not updated in ort at step 3, as it was in the step "
-            "before and in base");
+  EXPECT_EQ(
+      say(true),
+      "not_updated: buffer norm.running was not updated in ort at step 3, as it was in the step "
+      "before and in base");
   EXPECT_EQ(say(false), "nothing") << "it never was";
 }
 

@@ -117,6 +117,23 @@ TEST(MergeParts, PiecesOfABatchKeepWhatDoesNotDependOnTheOrderOfSamples) {
   EXPECT_NEAR(put.stats.std, whole.stats.std, 1e-6);
 }
 
+// A loss that the model returns: how its values spread depends on how the batch is cut.
+TEST(MergeParts, OfSingleNumbersOfEachPieceOnlyTheMeanIsKnown) {
+  Put put;
+  for (std::uint32_t piece = 0; piece < 2; ++piece) {
+    Held held{.rank = piece, .placement = Placement()};
+    held.placement->piece = piece;
+    held.placement->pieces = 2;
+    put.Add(Whole{{}, {piece == 0 ? 2.0F : 3.0F}}, held);
+  }
+  put.Together();
+  EXPECT_EQ(put.stats.mean, 2.5);
+  EXPECT_TRUE(put.plan.layout.Has(Statistic::kMean));
+  for (const Statistic absent :
+       {Statistic::kMin, Statistic::kMax, Statistic::kStd, Statistic::kL2, Statistic::kHash})
+    EXPECT_FALSE(put.plan.layout.Has(absent)) << static_cast<int>(absent);
+}
+
 // Over ranks and calls, with parts of columns, replicas, and ranks that have none.
 TEST(MergeParts, RowsInAnyOrderAddUpHoweverTheyAreSpread) {
   const std::uint64_t seed = Setting("STATCOLLECT_TEST_SEED", 20261129);

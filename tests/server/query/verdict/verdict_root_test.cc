@@ -379,6 +379,34 @@ TEST_F(StructureTest, AJumpAfterItComesSecond) {
       "1 forward blocks.2.ln", Reason::kMissingInB);
 }
 
+// Gradients are accumulated over micro-batches; the loss of the second follows its own forward
+// pass.
+TEST_F(VerdictRootTest, ALossStandsBehindTheForwardPassOfItsMicroBatch) {
+  const auto say = [&](bool forward_differs) {
+    store_ = std::make_unique<FakeStore>();
+    for (const bool is_b : {false, true}) {
+      RunWriter run(*store_, is_b ? "b" : "a", 1, 16);
+      for (const std::uint32_t micro_batch : {0u, 1u}) {
+        const bool differs = is_b && micro_batch == 1;
+        for (const char* const module : {"fc", "head"}) {
+          const TensorKey key = Key(module, Kind::kOutput, "", micro_batch);
+          const Tensor output = Noise(SeedOf(key, micro_batch));
+          run.Observe(0, 0, key, differs && forward_differs ? Differing(output, 1e-2, 3) : output);
+        }
+        run.Scalar(0, 0, "loss", differs ? 2.5 : 2.4, micro_batch);
+        const TensorKey key = Key("head", Kind::kGradOutput, "", micro_batch);
+        const Tensor gradient = Noise(SeedOf(key, micro_batch));
+        run.Observe(0, 0, key, differs ? Differing(gradient, 1e-2, 4) : gradient);
+      }
+      run.Commit();
+    }
+    const DiffReport report = Ask();
+    return Say(report) + ", micro-batch " + std::to_string(report.root->at.micro_batch);
+  };
+  EXPECT_EQ(say(/*forward_differs=*/true), "0 forward fc, micro-batch 1");
+  EXPECT_EQ(say(/*forward_differs=*/false), "0 loss loss, micro-batch 1");
+}
+
 // Whatever the root is: a training of replicas that differ is another one.
 TEST_F(VerdictRootTest, ReplicasThatDifferAreAmongTheCauses) {
   const auto replicas = [](const DiffReport& report) {
