@@ -53,10 +53,10 @@ struct MergePlan {
 // Parts without a placement are replicas of the whole; the caller has checked that. If the tensor
 // has several pieces (data-parallel ranks, micro-batches), whose order is not known because they
 // are not boxes of one batch, hash, sketch and everything that grows with the number of samples are
-// absent: extremes, mean and deviation remain, of single numbers the mean. Pieces with an unordered dimension add up to a
-// larger set instead, with everything. Precondition: at least one part. Cost: the square of the
-// number of different places. `sums`: counts and norms of the pieces are kept, as of a tensor of
-// one dimension; not for comparing with runs that may have had other batches.
+// absent: extremes, mean and deviation remain, of single numbers the mean. Pieces with an unordered
+// dimension add up to a larger set instead, with everything. Precondition: at least one part. Cost:
+// the square of the number of different places. `sums`: counts and norms of the pieces are kept, as
+// of a tensor of one dimension; not for comparing with runs that may have had other batches.
 MergePlan MakePlan(std::span<const Part> parts, bool sums = false);
 
 // Whether the plan was made for such parts.
