@@ -69,8 +69,6 @@ std::size_t TensorValues::component_bytes() const {
   return DTypeBytes(dtype) / (IsComplex(dtype) ? 2 : 1);
 }
 
-std::uint64_t TensorValues::components() const { return elements() * (IsComplex(dtype) ? 2 : 1); }
-
 long double TensorValues::At(std::uint64_t i) const {
   const char* const at = bytes.data() + i * component_bytes();
   switch (dtype) {

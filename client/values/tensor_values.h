@@ -22,9 +22,7 @@ struct TensorValues {
 
   std::uint64_t elements() const { return row.elements(); }
   bool whole() const { return row.elements() == row.numel(); }
-  // Real numbers: two per complex element.
-  std::uint64_t components() const;
-  // Component i. Exact for every dtype.
+  // Component i; a complex element has two. Exact for every dtype.
   long double At(std::uint64_t i) const;
   // Whether component i has the same bits in `other`, which must have the same dtype.
   bool SameBits(const TensorValues& other, std::uint64_t i) const;

@@ -1,10 +1,7 @@
 #include "server/query/top.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-
-#include "common/enum_names.h"
 
 namespace statcollect::query {
 
@@ -17,13 +14,6 @@ bool IsMoreExtreme(TopBy by, double a, double b) {
     default:
       return a > b;
   }
-}
-
-std::string_view Name(TopBy by) {
-  static constexpr std::array<std::string_view, 15> kNames = {
-      "unspecified", "l2",  "l1",  "absmax",        "rms",   "std",          "mean",         "max",
-      "min",         "nan", "inf", "zero_fraction", "numel", "update_ratio", "exponent_loss"};
-  return NameIn(kNames, by);
 }
 
 namespace {

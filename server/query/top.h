@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string_view>
 
 #include "server/query/reports.h"
 
@@ -29,7 +28,6 @@ enum class TopBy : std::uint8_t {
   kUpdateRatio = 13,   // of a map only
   kExponentLoss = 14,  // of a map only
 };
-std::string_view Name(TopBy by);  // "zero_fraction"; "unspecified" for values out of range
 
 // Whether `a` comes before `b`.
 bool IsMoreExtreme(TopBy by, double a, double b);

@@ -213,10 +213,11 @@ void Alignment::MatchByOrder(const std::vector<OrderMatch>& by_order) {
       if (const auto id = left_b.Find(like, output->second->name_b);
           id && !traits_b_[*id].grouped) {
         Match(def.id, *id);
-        NoteRenamed({.a = def.key.name,
-                     .b = output->second->name_b,
-                     .method = "order",
-                     .confidence = output->second->confidence});
+        if (def.key.name != output->second->name_b)
+          NoteRenamed({.a = def.key.name,
+                       .b = output->second->name_b,
+                       .method = "order",
+                       .confidence = output->second->confidence});
         continue;
       }
     }

@@ -20,7 +20,9 @@ constexpr std::ptrdiff_t kNowhere = -1;
 // An output in the order of execution, and its counterpart's place on the other side.
 struct Output {
   const Observation* seen = nullptr;
+  bool keeps_name = false;  // the other run uses its name
   std::ptrdiff_t partner = kNowhere;
+  const std::string& name() const { return seen->def->key.name; }
 };
 
 // Names that a run uses, of whatever kind.
@@ -30,13 +32,13 @@ std::set<std::string_view> NamesOf(const RankCatalogue& catalogue) {
   return names;
 }
 
-std::vector<Output> OutputsOf(const StepData& data) {
+std::vector<Output> OutputsOf(const StepData& data, const std::set<std::string_view>& others) {
   std::vector<Output> outputs;
   for (const Observation& seen : data.observations) {
     const TensorKey& key = seen.def->key;
     if (key.kind == Kind::kOutput && key.mode == Mode::kTrain && key.micro_batch == 0 &&
         key.call == 0)
-      outputs.push_back({.seen = &seen});
+      outputs.push_back({.seen = &seen, .keeps_name = others.contains(key.name)});
   }
   return outputs;
 }
@@ -55,14 +57,12 @@ bool SameDepth(const Output& a, const Output& b) {
 // Places of what has no counterpart, by the place on B's side of the last matched output before it.
 using Gaps = std::map<std::ptrdiff_t, std::vector<std::size_t>>;
 
-// Only names that the other run does not use: what both use is not renamed.
-Gaps GapsOf(const std::vector<Output>& outputs, bool of_a,
-            const std::set<std::string_view>& others) {
+Gaps GapsOf(const std::vector<Output>& outputs, bool of_a) {
   Gaps gaps;
   std::ptrdiff_t anchor = kNowhere;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i].partner == kNowhere) {
-      if (!others.contains(outputs[i].seen->def->key.name)) gaps[anchor].push_back(i);
+      gaps[anchor].push_back(i);
     } else {
       anchor = of_a ? outputs[i].partner : static_cast<std::ptrdiff_t>(i);
     }
@@ -104,6 +104,7 @@ class Subsequence {
   std::uint32_t& At(std::size_t i, std::size_t j) { return best_[i * (b_.size() + 1) + j]; }
   std::uint32_t Score(std::size_t i, std::size_t j) const {
     const Output &a = outputs_a_[a_[i]], &b = outputs_b_[b_[j]];
+    if ((a.keeps_name || b.keeps_name) && a.name() != b.name()) return 0;
     return SameKind(a, b) ? (SameDepth(a, b) ? 1001 : 1000) : 0;
   }
 
@@ -130,7 +131,8 @@ double ConfidenceOf(const std::vector<Output>& a, const std::vector<Output>& b, 
 
 std::vector<OrderMatch> AlignBySequence(const StepData& of_a, const StepData& of_b,
                                         const Alignment& alignment) {
-  std::vector<Output> a = OutputsOf(of_a), b = OutputsOf(of_b);
+  std::vector<Output> a = OutputsOf(of_a, NamesOf(alignment.b())),
+                      b = OutputsOf(of_b, NamesOf(alignment.a()));
   std::map<std::uint32_t, std::size_t> places_b;
   for (std::size_t i = 0; i < b.size(); ++i) places_b[b[i].seen->def->id] = i;
   std::vector<bool> known(a.size(), false);
@@ -141,8 +143,7 @@ std::vector<OrderMatch> AlignBySequence(const StepData& of_a, const StepData& of
     a[i].partner = static_cast<std::ptrdiff_t>(found->second);
     b[found->second].partner = static_cast<std::ptrdiff_t>(i);
   }
-  const Gaps gaps_a = GapsOf(a, /*of_a=*/true, NamesOf(alignment.b()));
-  const Gaps gaps_b = GapsOf(b, /*of_a=*/false, NamesOf(alignment.a()));
+  const Gaps gaps_a = GapsOf(a, /*of_a=*/true), gaps_b = GapsOf(b, /*of_a=*/false);
   for (const auto& [anchor, left_a] : gaps_a) {
     const auto left_b = gaps_b.find(anchor);
     if (left_b == gaps_b.end() || left_a.size() * left_b->second.size() > kAlignmentCellsMax)

@@ -19,11 +19,12 @@ struct OrderMatch {
 };
 
 // Considers the outputs of a step's first training pass (first micro-batch, first call) that have
-// no counterpart in `alignment` and whose name the other run does not use at all. Those between the
-// same matched neighbours are aligned as sequences (longest common subsequence); a pair must have
-// the same class and shape. Confidence: 0.6, plus 0.15 for equal depth, plus 0.15 and 0.1 if the
-// outputs before and after match, too; pairs count from 0.7 on. Cost: the product of the unmatched
-// outputs of both sides; nothing is aligned if it is above kAlignmentCellsMax.
+// no counterpart in `alignment`. Those between the same matched neighbours are aligned as sequences
+// (longest common subsequence); a pair must have the same class and shape. A name that the other
+// run uses is not renamed: it only pairs with itself, where a module's outputs have other paths (a
+// tuple in place of a dictionary). Confidence: 0.6, plus 0.15 for equal depth, plus 0.15 and 0.1 if
+// the outputs before and after match, too; pairs count from 0.7 on. Cost: the product of the
+// unmatched outputs of both sides; nothing is aligned if it is above kAlignmentCellsMax.
 std::vector<OrderMatch> AlignBySequence(const StepData& a, const StepData& b,
                                         const Alignment& alignment);
 

@@ -170,7 +170,6 @@ RecordingPolicy::RecordingPolicy(const Config& config) : full_(RecordedInFull::O
 
 RecordingPolicy::~RecordingPolicy() = default;
 RecordingPolicy::RecordingPolicy(RecordingPolicy&&) noexcept = default;
-RecordingPolicy& RecordingPolicy::operator=(RecordingPolicy&&) noexcept = default;
 
 std::vector<const RecordingPolicy::Watch*> RecordingPolicy::WatchesOf(
     const std::string& name) const {

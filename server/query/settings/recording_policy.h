@@ -22,7 +22,6 @@ class RecordingPolicy {
   explicit RecordingPolicy(const Config& config);
   ~RecordingPolicy();
   RecordingPolicy(RecordingPolicy&&) noexcept;
-  RecordingPolicy& operator=(RecordingPolicy&&) noexcept;
 
   struct Reason {
     std::string text;          // "include=blocks.*"; empty: an overhead budget

@@ -52,7 +52,7 @@ Status LeaveOutNoise(const DiffContext& context, const NoisePlace& place, const 
     if (pair.loss != nullptr) {
       STATCOLLECT_ASSIGN_OR_RETURN(
           of_repeats,
-          context.noise->OfLoss(place.rank_a, place.step, /*micro_batch=*/0, *pair.loss));
+          context.noise->OfLoss(place.rank_a, place.step, pair.loss_micro_batch, *pair.loss));
     }
     if (!(pair.distance <= kNoiseFactor * of_repeats)) left.push_back(jump);
   }

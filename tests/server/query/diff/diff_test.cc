@@ -662,6 +662,40 @@ TEST_F(DiffTest, RenamedModulesAreMatchedByOrderClassAndShapeWithAllThatIsTheirs
   EXPECT_EQ(Ask({.no_alignment = true}).first->reason, Reason::kMissingInA);
 }
 
+// A tuple in place of a dictionary.
+TEST_F(DiffTest, OutputsOfAModuleAreMatchedInTheirOrderIfTheyHaveOtherPaths) {
+  RunWriter a(store_, "a"), b(store_, "b");
+  const auto write = [&](RunWriter& run, const std::string& loss, const std::string& logits) {
+    run.Observe(0, 0, Key("fc"), Wave(1));
+    run.Observe(0, 0, Key("model", Kind::kOutput, loss), {.values = {2}});
+    run.Observe(0, 0, Key("model", Kind::kOutput, logits), Wave(2));
+    run.Observe(0, 0, Key("model", Kind::kGradOutput, logits), Wave(3));
+    run.Commit();
+  };
+  write(a, "loss", "logits");
+  write(b, "0", "1");
+  const DiffReport r = Ask();
+  EXPECT_TRUE(r.unmatched.only_a.empty() && r.unmatched.only_b.empty());
+  EXPECT_EQ(r.compared.records, 4u);
+  EXPECT_EQ(r.verdict, Verdict::kIdentical);
+  EXPECT_TRUE(r.aligned.empty()) << "no module has another name";
+}
+
+TEST_F(DiffTest, ANameThatBothRunsUseIsNotMatchedWithAnother) {
+  RunWriter a(store_, "a"), b(store_, "b");
+  a.Observe(0, 0, Key("fc", Kind::kOutput, "x"), Wave(1));
+  a.Observe(0, 0, Key("up.weight", Kind::kWeight), Wave(2));
+  a.Observe(0, 0, Key("up", Kind::kInput), Wave(2));
+  b.Observe(0, 0, Key("fc", Kind::kInput), Wave(2));
+  b.Observe(0, 0, Key("up", Kind::kOutput, "y"), Wave(1));
+  b.Observe(0, 0, Key("up.weight", Kind::kWeight), Wave(2));
+  a.Commit();
+  b.Commit();
+  const DiffReport r = Ask();
+  EXPECT_TRUE(r.aligned.empty());
+  EXPECT_THAT(r.unmatched.only_a, ::testing::Contains("output fc[x] call 0"));
+}
+
 TEST_F(DiffTest, ModulesOfAnotherClassShapeOrPlaceAreNotMatchedByOrder) {
   RunWriter a(store_, "a"), b(store_, "b");
   b.WithoutClasses();

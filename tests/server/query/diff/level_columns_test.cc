@@ -112,7 +112,7 @@ class LevelColumnsTest : public ::testing::Test {
     const auto by_columns = Ask(columns, GetStatMap, request);
     const auto by_records = Ask(records, GetStatMap, request);
     EXPECT_TRUE(by_columns.ok() && by_records.ok());
-    EXPECT_EQ(TextOf(*by_columns), TextOf(*by_records)) << Name(request.by);
+    EXPECT_EQ(TextOf(*by_columns), TextOf(*by_records)) << static_cast<int>(request.by);
     EXPECT_EQ(columns.records, 0);
     EXPECT_TRUE(by_columns->rows().empty() || columns.columns > 0);
     return *by_columns;
