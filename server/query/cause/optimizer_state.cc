@@ -108,23 +108,21 @@ std::string NotRestored(const Divergence& root) {
   }
 }
 
-const Observation* BufferOf(const StepData& step, const std::string& name) {
-  return Find(step, Kind::kBuffer, name);
-}
-
 // A buffer of the root's module, of one inside it or around it. Buffers are recorded when they have
 // changed: both runs changed it in the step before, and one of them in this step.
 Found FindBufferNotUpdated(const Evidence& evidence) {
   const std::string& module = evidence.root.activation;
   for (const Side* side : {&evidence.a, &evidence.b}) {
     const Side& other = side == &evidence.a ? evidence.b : evidence.a;
+    const auto has = [](const StepData& step, const std::string& name) {
+      return Find(step, Kind::kBuffer, name) != nullptr;
+    };
     for (const Observation& seen : other.at.observations) {
       const std::string& name = seen.def->key.name;
       if (seen.def->key.kind != Kind::kBuffer || seen.def->key.mode != Mode::kTrain) continue;
       const std::string_view owner = ParentOf(name);
       const bool near = owner.empty() || Encloses(module, name) || Encloses(owner, module);
-      if (!near || BufferOf(side->at, name) != nullptr) continue;
-      if (BufferOf(side->before, name) == nullptr || BufferOf(other.before, name) == nullptr)
+      if (!near || has(side->at, name) || !has(side->before, name) || !has(other.before, name))
         continue;
       return Make("not_updated",
                   "buffer " + Printable(name) + " was not updated in " + side->name() + " " +

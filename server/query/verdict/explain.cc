@@ -87,13 +87,15 @@ double Explainer::OfOthers(SharedLevels::OfParameters SharedLevels::*levels,
   return level;
 }
 
+void Explainer::Begin(std::string_view name, Parameter& parameter) const {
+  parameter.began = parameter.distance;
+  parameter.reach = std::max(parameter.distance, OfOthers(&SharedLevels::weights, name));
+}
+
 void Explainer::BeginStep(std::span<const TensorPair> pairs,
                           std::span<const SharedLevels* const> others) {
   others_ = others;
-  for (auto& [name, parameter] : parameters_) {
-    parameter.began = parameter.distance;
-    parameter.reach = std::max(parameter.distance, OfOthers(&SharedLevels::weights, name));
-  }
+  for (auto& [name, parameter] : parameters_) Begin(name, parameter);
   batch_ = updated_ = 0;
   last_output_ = {};
   last_key_ = nullptr;
@@ -141,14 +143,10 @@ void Explainer::Explain(const TensorPair& pair, Explained& to) {
   to.unit = to.rounding = Unit(pair);
   double level = 0;
   switch (to.stage) {
-    case Stage::kWeights: {
+    case Stage::kWeights:
       NoteParameter(pair);
-      Parameter& loaded = parameters_.at(pair.a.def->key.name);
-      loaded.began = loaded.distance;
-      loaded.reach =
-          std::max(loaded.distance, OfOthers(&SharedLevels::weights, pair.a.def->key.name));
+      Begin(pair.a.def->key.name, parameters_.at(pair.a.def->key.name));
       break;
-    }
     case Stage::kBatch:
       level = std::max(OfTrained(), OfOutputs());
       to.rounding = std::max(to.rounding, coarsest_forward_);

@@ -143,6 +143,7 @@ class Explainer {
   };
 
   void BeginStep(std::span<const TensorPair> pairs, std::span<const SharedLevels* const> others);
+  void Begin(std::string_view name, Parameter& parameter) const;
   double OfOthers(SharedLevels::OfParameters SharedLevels::*levels, std::string_view name) const;
   void NoteState(const TensorPair& pair);
   void Explain(const TensorPair& pair, Explained& to);

@@ -31,11 +31,6 @@ class GuessedModel final : public StepModel {
                                                 const std::set<std::uint64_t>& wanted,
                                                 std::optional<std::uint64_t> last_step);
 
-  // Takes a step without judging it. Steps must ascend.
-  SharedLevels Follow(const StepPairs& now) {
-    explainer_.Step(now.pairs);
-    return explainer_.Levels();
-  }
   Result<Answer> Judge(std::uint64_t step, StepPairs& now) override;
   const std::set<std::string>& data_dependent() const override { return rows_.varying(); }
   bool measures_noise() const override { return false; }

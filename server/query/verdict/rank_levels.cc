@@ -1,19 +1,18 @@
 #include "server/query/verdict/rank_levels.h"
 
 #include "server/query/parallel.h"
+#include "server/query/verdict/guessed_model.h"
 #include "server/query/verdict/step_pairs.h"
 
 namespace statcollect::query {
 
 RankLevels::RankLevels(const DiffContext& context, const DiffPlan& plan,
-                       std::set<std::size_t> places, const std::set<std::uint64_t>& wanted,
+                       const std::set<std::size_t>& places, const std::set<std::uint64_t>& wanted,
                        std::optional<std::uint64_t> last_step)
     : context_(context),
       plan_(plan),
       steps_(GuessedModel::StepsFor(plan, wanted, last_step)),
       next_(steps_.begin()) {
-  for (std::size_t place = 0; place < plan.ranks.size() && places.size() < kRanksMax; ++place)
-    places.insert(place);
   if (places.size() < 2) return;
   for (const std::size_t place : places) ranks_.emplace_back().place = place;
 }
@@ -46,7 +45,9 @@ void RankLevels::Read(std::uint64_t step, const std::stop_token& stop, Rank& ran
   const StepPairsReader reader(context_, plan_, rank.place, StepPairsReader::Order::kExecution);
   StepPairs now;
   rank.status = reader.Read(step, now);
-  if (rank.status.ok()) rank.steps.emplace(step, rank.model->Follow(now));
+  if (!rank.status.ok()) return;
+  rank.explainer.Step(now.pairs);
+  rank.steps.emplace(step, rank.explainer.Levels());
 }
 
 }  // namespace statcollect::query

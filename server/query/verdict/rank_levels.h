@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -16,7 +15,7 @@
 #include "common/status.h"
 #include "server/query/compare/diff_plan.h"
 #include "server/query/compare/rank_step_diff.h"
-#include "server/query/verdict/guessed_model.h"
+#include "server/query/verdict/explain.h"
 
 namespace statcollect::query {
 
@@ -25,11 +24,9 @@ namespace statcollect::query {
 // that is read.
 class RankLevels {
  public:
-  static constexpr std::size_t kRanksMax = 16;
-
-  // `places`: the ranks that will be judged; others are added up to kRanksMax. `wanted`: the steps
-  // of all of them. The references must outlive this.
-  RankLevels(const DiffContext& context, const DiffPlan& plan, std::set<std::size_t> places,
+  // `places`: the ranks to read. `wanted`: the steps that will be judged. The references must
+  // outlive this.
+  RankLevels(const DiffContext& context, const DiffPlan& plan, const std::set<std::size_t>& places,
              const std::set<std::uint64_t>& wanted, std::optional<std::uint64_t> last_step);
 
   // Of the other ranks in a step; empty if there are none, or if it is neither wanted nor one of
@@ -41,9 +38,7 @@ class RankLevels {
  private:
   struct Rank {
     std::size_t place = 0;
-    // How a kernel rounds enters what is expected, not what other ranks inherit.
-    std::unique_ptr<GuessedModel> model =
-        std::make_unique<GuessedModel>(RecordedMethods(), /*identical_steps=*/0);
+    Explainer explainer;  // how a kernel rounds enters what is expected, not what ranks inherit
     std::map<std::uint64_t, SharedLevels> steps;
     Status status;
   };

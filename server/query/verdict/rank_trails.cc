@@ -18,12 +18,10 @@ struct Followed {
 }  // namespace
 
 Result<RankTrails> RankTrails::Follow(const DiffContext& context, const DiffPlan& plan,
-                                      const Twins& twins, std::set<std::size_t> places,
+                                      const Twins& twins, const std::set<std::size_t>& places,
                                       const std::set<std::uint64_t>& wanted,
                                       std::optional<std::uint64_t> last_step,
                                       const std::stop_token& stop) {
-  for (std::size_t place = 0; place < plan.ranks.size() && places.size() < kRanksMax; ++place)
-    places.insert(place);
   std::vector<Followed> ranks;
   for (const std::size_t place : places) ranks.push_back({.place = place});
   InParallel(ranks.size(), [&](std::size_t i) {

@@ -19,17 +19,13 @@
 
 namespace statcollect::query {
 
-// Immutable once built. Memory: about 100 bytes for each record of the judged steps, for up to
-// kRanksMax ranks.
+// Immutable once built. Memory: about 100 bytes for each record of the judged steps.
 class RankTrails {
  public:
-  static constexpr std::size_t kRanksMax = 16;
-
-  // Reads the steps that twins judge. `places`: the ranks that will be judged; others are added up
-  // to kRanksMax. `wanted`: the steps of all of them, not empty. Cost: reads each step of these
-  // ranks of both runs and all twins.
+  // Reads the steps that twins judge. `places`: the ranks to read. `wanted`: the steps that will be
+  // judged, not empty. Cost: reads each step of these ranks of both runs and all twins.
   static Result<RankTrails> Follow(const DiffContext& context, const DiffPlan& plan,
-                                   const Twins& twins, std::set<std::size_t> places,
+                                   const Twins& twins, const std::set<std::size_t>& places,
                                    const std::set<std::uint64_t>& wanted,
                                    std::optional<std::uint64_t> last_step,
                                    const std::stop_token& stop);

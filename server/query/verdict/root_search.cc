@@ -28,23 +28,30 @@ void NoteFirst(const PlacedRow& placed, std::optional<PlacedRow>& first) {
   if (!first || (placed.row.step == first->row.step && placed.place < first->place)) first = placed;
 }
 
+constexpr std::size_t kPlacesFollowed = 16;
+
+// What is read of all ranks, because they depend on each other: the steps that some rank is judged
+// in, of those ranks and a few others.
 struct Selection {
   std::set<std::size_t> places;
   std::set<std::uint64_t> steps;
 };
 
-Selection Select(const std::vector<Rank>& ranks) {
+Selection Select(const std::vector<Rank>& ranks, const DiffPlan& plan) {
   Selection all;
   for (const Rank& rank : ranks) {
     all.places.insert(rank.place);
     all.steps.insert(rank.steps.begin(), rank.steps.end());
   }
+  for (std::size_t place = 0; place < plan.ranks.size() && all.places.size() < kPlacesFollowed;
+       ++place)
+    all.places.insert(place);
   return all;
 }
 
 Result<RankTrails> FollowRanks(const RootQuestion& question, const Selection& selected,
                                const std::stop_token& stop) {
-  if (question.twins == nullptr || question.plan.ranks.size() < 2 || selected.places.empty())
+  if (question.twins == nullptr || selected.places.size() < 2 || selected.steps.empty())
     return RankTrails();
   return RankTrails::Follow(question.context, question.plan, *question.twins, selected.places,
                             selected.steps, question.last_step, stop);
@@ -74,7 +81,7 @@ Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token&
   std::vector<Rank> ranks;
   for (auto& [place, steps] : question.steps.Chosen())
     ranks.push_back({.place = place, .steps = steps});
-  const Selection selected = Select(ranks);
+  const Selection selected = Select(ranks, question.plan);
   STATCOLLECT_ASSIGN_OR_RETURN(const auto trails, FollowRanks(question, selected, stop));
   RankLevels levels(question.context, question.plan, selected.places, selected.steps,
                     question.last_step);

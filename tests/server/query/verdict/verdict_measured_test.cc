@@ -129,28 +129,18 @@ TEST_F(MeasuredVerdict, What_one_rank_has_seen_explains_the_reduced_gradients_of
   ExpectExplained(Ask());
 }
 
-// Of a list of experts, each has as many rows as a router has sent there. B's router sends one
-// elsewhere, which rounding does at a tie.
+// B's router sends one token elsewhere, which rounding does at a tie.
 TEST_F(MeasuredVerdict, Other_rows_of_a_tensor_whose_rows_depend_on_the_data_are_a_choice) {
-  const auto rows_of = [](const std::string& b) {
-    return [b](std::uint64_t, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
-      if (key.kind != Kind::kOutput || !key.name.ends_with(".ln")) return tensor;
-      const std::size_t rows = key.name == b ? 7 : key.name == "blocks.2.ln" ? 6 : 8;
-      tensor.values.resize(rows * 8);
-      tensor.shape = {static_cast<std::int64_t>(rows), 8};
-      return tensor;
-    };
-  };
-  base_ = rows_of("");
+  base_ = RowsOfExperts("");
   WriteTwins([](double ulps) { return RoundingOf(kRounding * ulps); });
-  Write(RoundingOf(kRounding), rows_of("blocks.1.ln"));
+  Write(RoundingOf(kRounding), RowsOfExperts("blocks.1.ln"));
   const DiffReport report = Ask();
   EXPECT_EQ(Say(report), "none");
   EXPECT_EQ(report.verdict, Verdict::kWithinTolerance);
   // From equal bits it is none.
   store_ = std::make_unique<testing::FakeStore>();
   WriteTwins([](double ulps) { return RoundingOf(kRounding * ulps); });
-  Write(Nothing(), rows_of("blocks.1.ln"));
+  Write(Nothing(), RowsOfExperts("blocks.1.ln"));
   EXPECT_EQ(Say(Ask()), "0 forward blocks.1.ln");
 }
 

@@ -53,23 +53,11 @@ TEST(Batch, IsNotMultipliedByRounding) {
 
 // --- rows that the data choose
 
-// Of a list of experts, each has as many rows as a router has sent there.
-class OtherRowsTest : public VerdictTest {
- protected:
-  static Edit RowsOf(const std::string& b) {
-    return [b](std::uint64_t, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
-      if (key.kind != Kind::kOutput || !key.name.ends_with(".ln")) return tensor;
-      const std::size_t rows = key.name == b ? 7 : key.name == "blocks.2.ln" ? 6 : 8;
-      tensor.values.resize(rows * 8);
-      tensor.shape = {static_cast<std::int64_t>(rows), 8};
-      return tensor;
-    };
-  }
-};
+class OtherRowsTest : public VerdictTest {};
 
 TEST_F(OtherRowsTest, MayBeRoundingsChoiceSoTheyAreAPossibleRoot) {
-  base_ = RowsOf("");
-  const DiffReport report = DiffWith(RoundingOf(kRounding), RowsOf("blocks.1.ln"));
+  base_ = RowsOfExperts("");
+  const DiffReport report = DiffWith(RoundingOf(kRounding), RowsOfExperts("blocks.1.ln"));
   EXPECT_EQ(Say(report), "0 forward blocks.1.ln");
   EXPECT_EQ(report.root->confidence, Confidence::kPossible);
   EXPECT_THAT(report.root->because,
@@ -77,16 +65,16 @@ TEST_F(OtherRowsTest, MayBeRoundingsChoiceSoTheyAreAPossibleRoot) {
 }
 
 TEST_F(OtherRowsTest, AfterEqualBitsAreNoChoice) {
-  base_ = RowsOf("");
-  const DiffReport report = DiffWith(Nothing(), RowsOf("blocks.1.ln"));
+  base_ = RowsOfExperts("");
+  const DiffReport report = DiffWith(Nothing(), RowsOfExperts("blocks.1.ln"));
   EXPECT_EQ(Say(report), "0 forward blocks.1.ln");
   EXPECT_EQ(report.root->confidence, Confidence::kCertain);
 }
 
 TEST_F(OtherRowsTest, AreNoReasonToDoubtADifferenceInSize) {
-  base_ = RowsOf("");
+  base_ = RowsOfExperts("");
   const DiffReport report =
-      DiffWith(Sum(RoundingOf(kRounding), BugAt("blocks.1.ln", 1e-4)), RowsOf(""));
+      DiffWith(Sum(RoundingOf(kRounding), BugAt("blocks.1.ln", 1e-4)), RowsOfExperts(""));
   EXPECT_EQ(Say(report), "0 forward blocks.1.ln");
   EXPECT_EQ(report.root->confidence, Confidence::kLikely);
 }
