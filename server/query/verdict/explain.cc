@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "server/query/compare/roundoff.h"
 #include "server/query/compare/step_order.h"
@@ -95,8 +96,12 @@ void Explainer::Begin(std::string_view name, Parameter& parameter) const {
 void Explainer::BeginStep(std::span<const TensorPair> pairs,
                           std::span<const SharedLevels* const> others) {
   others_ = others;
-  for (auto& [name, parameter] : parameters_) Begin(name, parameter);
-  batch_ = updated_ = 0;
+  batch_ = updated_ = trained_ = trained_biases_ = 0;
+  buffers_before_ = std::exchange(buffers_, 0);
+  for (auto& [name, parameter] : parameters_) {
+    Begin(name, parameter);
+    if (parameter.updated) NoteTrained(name, parameter);
+  }
   last_output_ = {};
   last_key_ = nullptr;
   largest_forward_ = coarsest_forward_ = largest_backward_ = coarsest_backward_ = 0;
@@ -139,6 +144,7 @@ void Explainer::Explain(const TensorPair& pair, Explained& to) {
     return;
   }
   to.stage = StageOf(pair.a.def->key);
+  evaluates_ = pair.a.def->key.mode == Mode::kEval;
   to.spread = SpreadOf(pair);
   to.unit = to.rounding = Unit(pair);
   double level = 0;
@@ -185,16 +191,7 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
   const double of_parameters = OfOwnParameters(owner, pair);
   double level = std::hypot(inputs.distance, of_parameters);
   const double distance = Capped(pair.distance);
-  if (is_buffer) {
-    // Running statistics follow the module's input and what they were; not judged by the module's
-    // output.
-    State& before = states_[{key.name, {}}];
-    const double size = means_.SizeOf(pair);
-    if (size > Norm(pair)) to.observed *= Norm(pair) / size;
-    const double known = std::max(level, before.distance);
-    before.distance = Capped(to.observed);
-    return Quantised(known, inputs.unit);
-  }
+  if (is_buffer) return Quantised(ExplainBuffer(pair, pass, level, to), inputs.unit);
   to.rounding = OfKernel(pair, to.unit);
   double& of_inputs = inputs_level_[key.name];
   of_inputs = std::max(of_inputs, level);
@@ -218,6 +215,24 @@ double Explainer::ExplainForward(const TensorPair& pair, Explained& to) {
   last_output_ = of_call;
   NoteOutput(pass, module, of_call);
   return Quantised(level, inputs.unit);
+}
+
+// Running statistics follow the module's input and what they were; they are not judged by the
+// module's output. Those of a module that has not run are copies or averages of others.
+double Explainer::ExplainBuffer(const TensorPair& pair, const Pass& pass, double level,
+                                Explained& to) {
+  const TensorKey& key = pair.a.def->key;
+  const std::string_view owner = ParentOf(key.name);
+  const auto scope = pass.scopes.find(ParentOf(owner));
+  const bool ran = scope != pass.scopes.end() && scope->second.Find(owner) != nullptr;
+  if (!ran) level = std::max({level, buffers_before_, buffers_});
+  State& before = states_[{key.name, {}}];
+  const double size = means_.SizeOf(pair);
+  if (size > Norm(pair)) to.observed *= Norm(pair) / size;
+  const double known = std::max(level, before.distance);
+  before.distance = Capped(to.observed);
+  buffers_ = std::max(buffers_, before.distance);
+  return known;
 }
 
 // The largest difference of what the module may have been given: what ran last before it in each
@@ -269,12 +284,13 @@ double Explainer::OfOwnParameters(std::string_view module, const TensorPair& pai
   double level = 0;
   for (const std::string_view name : names->second) {
     const Parameter& parameter = parameters_.at(name);
-    if (parameter.reach == 0) continue;
+    const double reach = ReachOf(name);
+    if (reach == 0) continue;
     const double rows =
         std::max(1.0, Numel(pair) / std::max<double>(1, static_cast<double>(parameter.numel)));
     const bool added = name.ends_with("bias") && norm > 0;
-    const double of_bias = parameter.reach * parameter.l2 * std::sqrt(rows);
-    level = std::max(level, added ? of_bias / norm : parameter.reach);
+    const double of_bias = reach * parameter.l2 * std::sqrt(rows);
+    level = std::max(level, added ? of_bias / norm : reach);
   }
   return OfParameters(level);
 }
@@ -284,9 +300,21 @@ double Explainer::OfAll(std::string_view module) const {
   const auto names = parameters_of_.find(module);
   if (names == parameters_of_.end()) return 0;
   double level = 0;
-  for (const std::string_view name : names->second)
-    level = std::max(level, parameters_.at(name).reach);
+  for (const std::string_view name : names->second) level = std::max(level, ReachOf(name));
   return level;
+}
+
+// Parameters that nothing recorded updates may follow the others without a record of it, as those
+// of a moving average or a target network do. Such models run in evaluation, or without gradients.
+double Explainer::ReachOf(std::string_view name) const {
+  const Parameter& parameter = parameters_.at(name);
+  if (!evaluates_ || parameter.updated) return parameter.reach;
+  return std::max(parameter.reach, name.ends_with("bias") ? trained_biases_ : trained_);
+}
+
+void Explainer::NoteTrained(std::string_view name, const Parameter& parameter) {
+  double& trained = name.ends_with("bias") ? trained_biases_ : trained_;
+  trained = std::max(trained, parameter.reach);
 }
 
 // The largest distance of any weights: what a batch may differ by that was computed with them, as
@@ -312,7 +340,7 @@ double Explainer::OfMatrices(std::string_view module) const {
   if (names == parameters_of_.end()) return 0;
   double level = 0;
   for (const std::string_view name : names->second) {
-    if (!name.ends_with("bias")) level = std::max(level, parameters_.at(name).reach);
+    if (!name.ends_with("bias")) level = std::max(level, ReachOf(name));
   }
   return level;
 }

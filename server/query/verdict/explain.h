@@ -75,10 +75,11 @@ class Explainer {
 
  private:
   struct Parameter {
-    double distance = 0;  // relative
-    double began = 0;     // the distance that the step began with
-    double reach = 0;     // the largest of any rank: what an output may inherit
-    double l2 = 0;        // the larger one
+    double distance = 0;   // relative
+    double began = 0;      // the distance that the step began with
+    double reach = 0;      // the largest of any rank: what an output may inherit
+    bool updated = false;  // by an optimizer whose updates are recorded
+    double l2 = 0;         // the larger one
     std::uint64_t numel = 0;
     std::vector<double> sketch_a, sketch_b;
   };
@@ -148,6 +149,7 @@ class Explainer {
   void NoteState(const TensorPair& pair);
   void Explain(const TensorPair& pair, Explained& to);
   double ExplainForward(const TensorPair& pair, Explained& to);
+  double ExplainBuffer(const TensorPair& pair, const Pass& pass, double level, Explained& to);
   double ExplainBackward(const TensorPair& pair, Explained& to);
   double ExplainGradient(const TensorPair& pair, Explained& to);
   double ExplainState(const TensorPair& pair);
@@ -158,6 +160,7 @@ class Explainer {
   double OfOwnParameters(std::string_view module, const TensorPair& pair) const;
   double OfMatrices(std::string_view module) const;
   double OfAll(std::string_view module) const;
+  double ReachOf(std::string_view name) const;
   double OfTrained() const;
   double OfOutputs() const;
   Level OfBackward() const;
@@ -167,6 +170,7 @@ class Explainer {
   double OfKernel(const TensorPair& pair, double unit) const;
   void NoteOutput(Pass& pass, std::string_view module, const Child& output);
   void NoteParameter(const TensorPair& pair);
+  void NoteTrained(std::string_view name, const Parameter& parameter);
 
   const RecordedMethods methods_;
   // Carried from step to step.
@@ -182,6 +186,9 @@ class Explainer {
   // The current step.
   std::span<const SharedLevels* const> others_;  // while it is explained
   std::string_view root_;                        // the outermost module's name
+  bool evaluates_ = false;                   // the pair that is explained belongs to an evaluation
+  double trained_ = 0, trained_biases_ = 0;  // the largest reach of parameters with updates
+  double buffers_before_ = 0, buffers_ = 0;  // the largest distance of a buffer: last step, now
   double batch_ = 0;
   std::map<std::pair<std::uint32_t, Mode>, Pass> passes_;
   std::unordered_map<std::string_view, double> inputs_level_, outputs_;  // of modules

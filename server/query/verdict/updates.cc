@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "server/query/compare/step_order.h"
 #include "server/query/settings/dotted.h"
 #include "server/query/verdict/constants.h"
 #include "server/query/verdict/explain.h"
@@ -47,6 +48,8 @@ void Explainer::NoteParameter(const TensorPair& pair) {
   Parameter& parameter = at->second;
   parameter.distance = parameter.reach = Capped(pair.distance);
   parameter.l2 = Norm(pair);
+  parameter.updated = parameter.updated || StageOf(pair.a.def->key) == Stage::kOptimizer;
+  if (parameter.updated) NoteTrained(name, parameter);
   parameter.numel = pair.a.stats->numel;
   parameter.sketch_a.assign(pair.a.sketch.begin(), pair.a.sketch.end());
   parameter.sketch_b.assign(pair.b.sketch.begin(), pair.b.sketch.end());

@@ -93,7 +93,7 @@ def buffers_not_copied() -> Bug:
     def plant(training: Training, _: float) -> None:
         training.family.copies_buffers = False  # type: ignore[attr-defined]
 
-    return Bug("buffers_not_copied", plant, 1, bugs.FORWARD, (("ema.*", "output"),), (), (1.0,))
+    return Bug("buffers_not_copied", plant, 1, bugs.FORWARD, (("ema.*", "output"), ("ema.*", "buffer")), (), (1.0,))
 
 
 FAMILY = MobileFamily()

@@ -51,6 +51,52 @@ TEST(Batch, IsNotMultipliedByRounding) {
   EXPECT_TRUE(IsJump(2e-7, 1e-5, DType::kF32, /*is_factor=*/true));
 }
 
+// --- models that no recorded optimizer updates
+
+// In a step after an update made the weights differ by `of_weights`: what explains a difference in
+// what `ema` has computed or keeps, a model whose weights have no updates. `trains`: it runs as one
+// that is trained.
+double ExpectedOf(const TensorKey& key, double of_weights, bool trains = false) {
+  Explainer explainer;
+  Step loaded, before, now;
+  for (const char* const name : {"net.fc.weight", "ema.fc.weight"}) {
+    TensorKey weight = Key(name, Kind::kWeight);
+    weight.mode = Mode::kInit;
+    loaded.Add(weight, 0);
+  }
+  explainer.Step(loaded.pairs);
+  before.Add(Gradient("net.fc.weight"), of_weights);
+  before.Add(Key("net.fc.weight", Kind::kWeight), of_weights);
+  before.Add(Key("net.fc"), 0);
+  before.Add(Key("net.fc.running_mean", Kind::kBuffer), of_weights);
+  explainer.Step(before.pairs);
+  if (trains) now.Add(Key("ema.fc"), 0);
+  now.Add(key, 1e-4);
+  return explainer.Step(now.pairs).back().expected;
+}
+
+TensorKey Evaluated(const std::string& name) {
+  TensorKey key = Key(name);
+  key.mode = Mode::kEval;
+  return key;
+}
+
+TEST(Follower, DiffersAsTheWeightsDoThatItFollows) {
+  EXPECT_GE(ExpectedOf(Evaluated("ema.fc"), 1e-4), 1e-4);
+  EXPECT_LT(ExpectedOf(Evaluated("ema.fc"), 0), 1e-6);
+}
+
+TEST(Follower, IsNoneThatIsTrained) {
+  EXPECT_LT(ExpectedOf(Key("ema.fc"), 1e-4), 1e-6) << "no evaluation";
+}
+
+TEST(Follower, KeepsBuffersThatDifferAsThoseOfOthers) {
+  const TensorKey buffer = Key("ema.fc.running_mean", Kind::kBuffer);
+  EXPECT_GE(ExpectedOf(buffer, 1e-4), 1e-4);
+  EXPECT_LT(ExpectedOf(buffer, 0), 1e-6);
+  EXPECT_LT(ExpectedOf(buffer, 1e-4, /*trains=*/true), 1e-6);
+}
+
 // --- rows that the data choose
 
 class OtherRowsTest : public VerdictTest {};
