@@ -18,7 +18,7 @@ class Mutant:
 SIMULATED = "Simulation.NothingAcknowledgedIsLostOrDoubledWhateverBefalls"
 SIMULATED_ROCKSDB = "Simulation.NothingAcknowledgedIsLostOrDoubledOverRocksDb"
 REGISTRY = "server/ingest/registry.cc"
-COMMITTER = "server/ingest/committer.cc"
+QUEUE = "server/ingest/commit_queue.cc"
 SESSION = "server/ingest/session.cc"
 EXPORTER = "agent/export/exporter.cc"
 WINDOW = "agent/export/send_window.cc"
@@ -27,7 +27,7 @@ MUTANTS = [
     Mutant(
         "ack_before_write",
         "records are acknowledged before they are written",
-        COMMITTER,
+        QUEUE,
         "    status = store_.Append(items);\n",
         "    for (const CommitItem& item : kept) item.done(Status::Ok());\n    status = store_.Append(items);\n",
         "simulation_test",
@@ -36,7 +36,7 @@ MUTANTS = [
     Mutant(
         "ack_of_failed_write",
         "a failed write is acknowledged",
-        COMMITTER,
+        QUEUE,
         "  const Status failure = status.ok() ? Status::Ok() : ReadOnly(status);\n  if (!failure.ok()) read_only_",
         "  const Status failure;\n  if (!failure.ok()) read_only_",
         "simulation_test",
@@ -45,7 +45,7 @@ MUTANTS = [
     Mutant(
         "no_fencing",
         "the queued records of a fenced stream are still written",
-        COMMITTER,
+        QUEUE,
         "  if (lane->failure.ok()) lane->failure = why;\n  append_done_",
         "  (void)why;\n  append_done_",
         "simulation_test",
@@ -54,7 +54,7 @@ MUTANTS = [
     Mutant(
         "no_wait_for_fenced_write",
         "fencing does not wait for the write under way",
-        COMMITTER,
+        QUEUE,
         "  append_done_.wait(mutex_, [&]() STATCOLLECT_REQUIRES(mutex_) { return !lane->appending; });\n",
         "",
         "simulation_test",
@@ -64,8 +64,8 @@ MUTANTS = [
         "no_fencing_by_joining_rank",
         "only the first rank of a newer launch fences its place",
         REGISTRY,
-        "      RetireLocked({(*attempts)[i].id, info.rank}, Fenced(info), endings);\n",
-        "      continue;\n",
+        "  for (const AttemptMeta& attempt : older) Retire({attempt.id, info.rank}, Fenced(info), endings);\n",
+        "",
         "simulation_test",
         SIMULATED,
     ),
@@ -74,7 +74,7 @@ MUTANTS = [
         "records that are sent again are stored again",
         SESSION,
         "  if (batch.last_seq() <= received()) {\n    accepted.duplicates = batch.records();\n    accepted.meta = Tallies();\n"
-        "    return accepted;\n  }\n  accepted.duplicates = received() + 1 - batch.first_seq;\n"
+        "    return accepted;\n  }\n  accepted.duplicates = received() + 1 - std::min(batch.first_seq, received() + 1);\n"
         "  TrimFront(&batch, accepted.duplicates);\n",
         "",
         "simulation_test",
@@ -130,8 +130,8 @@ MUTANTS = [
         "counted_twice",
         "the agent counts what a welcome acknowledges on top of what was acknowledged",
         WINDOW,
-        "  if (durable_seq <= acked_seq_) return 0;\n  return durable_seq - std::exchange(acked_seq_, durable_seq);\n",
-        "  if (durable_seq <= acked_seq_) return 0;\n  acked_seq_ = durable_seq;\n  return durable_seq;\n",
+        "  return Counted(std::exchange(acked_seq_, durable_seq), durable_seq);\n",
+        "  acked_seq_ = durable_seq;\n  return Counted(0, durable_seq);\n",
         "simulation_test",
         SIMULATED,
     ),
@@ -139,8 +139,8 @@ MUTANTS = [
         "overtaking",
         "new batches overtake those in the spill file",
         "agent/export/exporter.h",
-        "{ return spilled_ == 0 && window_.HasRoom(); }",
-        "{ return window_.HasRoom(); }",
+        "    return spill_.records() == 0 && window_.HasRoom();\n",
+        "    return window_.HasRoom();\n",
         "simulation_test",
         SIMULATED,
     ),
@@ -157,15 +157,15 @@ MUTANTS = [
         "fatal_drops_file",
         "a status that ends the session deletes the spill file",
         EXPORTER,
-        "    keep = keep_ = file_ != nullptr;\n",
-        "    keep = keep_ = false;\n",
+        "    keep = file_ != nullptr;\n",
+        "    keep = false;\n",
         "export_test",
         "ExporterTest.EveryStatusInTheMiddleLeavesTheRecordsDeliveredOrInTheFile",
     ),
     Mutant(
         "unbounded_queue",
         "the committer accepts any number of bytes",
-        COMMITTER,
+        QUEUE,
         "  return bytes_ == 0 || bytes_ + bytes <= options_.queue_bytes_max;\n",
         "  return bytes_ + bytes > 0;\n",
         "ingest_test",
@@ -175,7 +175,7 @@ MUTANTS = [
         "keep_ignored",
         "retention removes a run that is kept meanwhile",
         REGISTRY,
-        "  if (*kept)\n    return {Code::kFailedPrecondition,",
+        "  if (kept)\n    return {Code::kFailedPrecondition,",
         "  if (false)\n    return {Code::kFailedPrecondition,",
         "ingest_test",
         "SessionRegistryTest.ARunThatIsKeptMeanwhileIsNotRemovedByRetention",

@@ -16,8 +16,8 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from mutants import MUTANTS, Mutant
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from mutants.mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 CASE_SECONDS = 300
