@@ -8,7 +8,7 @@
 
 namespace statcollect::client {
 
-// --- compare.cc: runs with each other, or the ranks of one
+// --- compare.cc: trainings, runs with each other, the ranks of one
 void AddDiff(CommandSet& commands, const std::string& name);
 void AddReport(CommandSet& commands, const std::string& name);
 void AddZoom(CommandSet& commands, const std::string& name);

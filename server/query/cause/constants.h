@@ -1,6 +1,7 @@
-// The constants of the causes' rules, all of them, each with its origin: arithmetic, a measurement,
-// or a judgement. "Benchmark": chosen on pairs of docs/verdict-benchmark.md, none held out.
-// docs/causes.md names what a user sees of them. What has no unit here is relative.
+// The constants that the causes' rules depend on, each with its origin: arithmetic, a measurement,
+// or a judgement. "Benchmark": chosen on pairs of docs/verdict-benchmark.md, none held out. Limits
+// of what is read or listed stand where they are used. docs/causes.md names what a user sees of
+// them. What has no unit here is relative.
 #ifndef STATCOLLECT_SERVER_QUERY_CAUSE_CONSTANTS_H_
 #define STATCOLLECT_SERVER_QUERY_CAUSE_CONSTANTS_H_
 
@@ -47,8 +48,14 @@ inline constexpr double kShareMin = 0.01, kShareMax = 100;
 // In a clipped sum, the share of the step's own gradient is no smaller than that of the one before,
 // up to what the fit errs. Judgement.
 inline constexpr double kOwnShareMin = 0.95;
-// Tensors of fewer elements are like one another by chance.
-inline constexpr std::uint64_t kElementsMin = 4;
+// Tensors of fewer elements are like one another by chance; of fewer values that repeat or are
+// nearly equal, too. Judgement.
+inline constexpr std::uint64_t kElementsMin = 4, kElementsOfMultiple = 16;
+// What remains beside |factor - 1|: one part of so many makes the factor certain, or likely.
+// Judgement.
+inline constexpr double kCertainFit = 100, kLikelyFit = 20;
+// How many unit roundoffs a multiple of each value, and its statistics, may be off. Judgement.
+inline constexpr double kMultipleRoundoffs = 8;
 // Another order moves values: a smaller distance is something else. Benchmark.
 inline constexpr double kOtherOrder = 1e-3;
 // How far the factor of a sign flip may be from -1, if its format does not explain more. Judgement.
@@ -77,7 +84,19 @@ inline constexpr double kRoundNorm = 2e-5;
 // Factors of ranks: what may remain on each, and from where on they are different. Judgement.
 inline constexpr double kRankResidual = 1e-3, kRanksApart = 0.01;
 
+// --- random numbers
+
+// Two rates of dropout differ by more than so many standard deviations of chance, or one is so many
+// times the other: it was off. Judgement.
+inline constexpr double kDeviations = 6, kTimesOff = 20;
+// The share of the weights as loaded that differ if another seed made them. Judgement.
+inline constexpr double kSeeded = 0.8;
+
 // --- the rest
+
+// The share of the first moments that are a multiple of the step's gradient where the optimizer's
+// state begins at 0. Judgement.
+inline constexpr double kFreshShare = 0.66;
 
 // The first gradient of a loss's term is so many times further apart than those before it.
 // Judgement.

@@ -200,7 +200,7 @@ bool IsRoot(const Divergence& root, const TensorKey& key) {
          key.call == root.call && Name(key.mode) == root.mode;
 }
 
-const Observation* FindRoot(const Divergence& root, const Side& side) {
+const Observation* RecordOf(const Divergence& root, const Side& side) {
   for (const Observation& seen : side.at.observations) {
     if (IsRoot(root, seen.def->key)) return &seen;
   }
@@ -215,8 +215,8 @@ void SetRoot(Evidence& evidence) {
     evidence.b.root = pair.b;
     return;
   }
-  if (root.reason != Reason::kMissingInA) evidence.a.root = FindRoot(root, evidence.a);
-  if (root.reason == Reason::kMissingInA) evidence.b.root = FindRoot(root, evidence.b);
+  if (root.reason != Reason::kMissingInA) evidence.a.root = RecordOf(root, evidence.a);
+  if (root.reason == Reason::kMissingInA) evidence.b.root = RecordOf(root, evidence.b);
 }
 
 }  // namespace
@@ -268,7 +268,7 @@ double Evidence::RemainderOf(const Observation& of_a) const {
 }
 
 Result<Evidence> Gather(const CauseQuestion& question, const std::stop_token& stop) {
-  Evidence evidence{.question = question, .root = question.root};
+  Evidence evidence{.root = question.root};
   STATCOLLECT_RETURN_IF_ERROR(FillSide(question, /*of_a=*/true, evidence.a));
   if (stop.stop_requested()) return Status(Code::kCancelled, "diff: cancelled");
   STATCOLLECT_RETURN_IF_ERROR(FillSide(question, /*of_a=*/false, evidence.b));

@@ -44,7 +44,7 @@ struct Side {
   std::optional<double> ScalarAt(std::string_view scalar, std::uint64_t step) const;
 };
 
-// A tensor of A and its counterpart in B; parts that match only together are one.
+// A tensor of A and its counterpart in B. Parts that match only when put together count as one.
 struct Pair {
   const Observation* a = nullptr;
   const Observation* b = nullptr;
@@ -53,7 +53,6 @@ struct Pair {
 };
 
 struct Evidence {
-  const CauseQuestion& question;
   const Divergence& root;
   Side a, b;
   PairedStep paired_at, paired_before;

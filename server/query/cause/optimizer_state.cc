@@ -46,7 +46,9 @@ bool KeptItsValue(const Side& side, const std::string& name) {
 // "of 3 of the 14 parameters with gradients" begins at 0: it is a multiple of this step's gradient.
 struct Fresh {
   std::size_t states = 0, fresh = 0;
-  bool Mostly() const { return states > 0 && 3 * fresh >= 2 * states; }
+  bool Mostly() const {
+    return states > 0 && static_cast<double>(fresh) >= kFreshShare * static_cast<double>(states);
+  }
 };
 
 Fresh CountFreshState(const StepData& step) {
@@ -54,13 +56,15 @@ Fresh CountFreshState(const StepData& step) {
   for (const Observation& seen : step.observations) {
     const TensorKey& key = seen.def->key;
     const bool linear = key.output_path == "exp_avg" || key.output_path == "momentum_buffer";
-    if (key.kind != Kind::kOptimizerState || !linear || seen.stats->numel < 16) continue;
+    if (key.kind != Kind::kOptimizerState || !linear || seen.stats->numel < kElementsOfMultiple)
+      continue;
     const Observation* gradient = Find(step, Kind::kWeightGrad, key.name);
     if (gradient == nullptr) continue;
     const auto fit = FitFactor(*gradient, seen);
     if (!fit) continue;
     ++count.states;
-    const double rounding = std::max(kMultiple, 8 * UnitRoundoff(seen.layout->dtype));
+    const double rounding =
+        std::max(kMultiple, kMultipleRoundoffs * UnitRoundoff(seen.layout->dtype));
     if (fit->residual < rounding && fit->factor > 0) ++count.fresh;
   }
   return count;

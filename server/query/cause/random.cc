@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/names.h"
+#include "server/query/cause/constants.h"
 #include "server/query/cause/linear.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
@@ -101,7 +102,7 @@ bool DifferentRates(const Observation& a, const Observation& b) {
   const double share = (ZeroShare(a) + ZeroShare(b)) / 2;
   const double count = static_cast<double>(a.stats->numel);
   return std::abs(ZeroShare(a) - ZeroShare(b)) >
-         6 * std::sqrt(2 * share * (1 - share) / count) + 1 / count;
+         kDeviations * std::sqrt(2 * share * (1 - share) / count) + 1 / count;
 }
 
 std::optional<ConfigDifference> FindSeed(const Evidence& evidence) {
@@ -127,12 +128,12 @@ bool MostWeightsDiffer(const Evidence& evidence) {
     ++random;
     if (!pair.SameBits()) ++different;
   }
-  return random > 0 && 5 * different >= 4 * random;
+  return random > 0 && static_cast<double>(different) >= kSeeded * static_cast<double>(random);
 }
 
 Found FromRates(const Evidence& evidence, const Observation& a, const Observation& b) {
   const double share_a = ZeroShare(a), share_b = ZeroShare(b);
-  const bool off_a = share_a * 20 < share_b, off_b = share_b * 20 < share_a;
+  const bool off_a = share_a * kTimesOff < share_b, off_b = share_b * kTimesOff < share_a;
   Cause cause{.rule = "dropout",
               .confidence = Confidence::kLikely,
               .key = evidence.root.activation,

@@ -124,15 +124,15 @@ Found FindModelStructure(const Evidence& evidence) {
   if (!structural || evidence.root.stage == Stage::kBatch) return std::nullopt;
   Found best;
   for (const ConfigDifference& setting : CompareConfig(evidence.a.config, evidence.b.config)) {
+    constexpr std::string_view kLayers = "model.layers.";
     const std::string_view key = setting.key;
-    const bool layers = key.starts_with("model.layers."), tied = key == "model.tied";
+    const bool layers = key.starts_with(kLayers), tied = key == "model.tied";
     const bool described = key.starts_with("model.config.");
     if (!layers && !tied && !described) continue;
     if (NamesFiles(key, setting.a.value_or("")) || NamesFiles(key, setting.b.value_or("")))
       continue;
     // The number of layers of the list that the tensor belongs to, or of any other.
-    const bool near = layers && Encloses(key.substr(std::string_view("model.layers.").size()),
-                                         evidence.root.activation);
+    const bool near = layers && Encloses(key.substr(kLayers.size()), evidence.root.activation);
     // Only lists of several layers have a length, and only tied parameters a number.
     const char* absent = tied ? "0" : layers ? "at most 1" : "not set";
     const std::string a = setting.a.value_or(absent), b = setting.b.value_or(absent);
@@ -143,8 +143,8 @@ Found FindModelStructure(const Evidence& evidence) {
                 .b = b};
     cause.text = setting.key + " is " + InBoth(evidence, a, b);
     if (layers)
-      cause.text = std::string(key.substr(13)) + " has " + a + " layers in " + evidence.a.name() +
-                   " and " + b + " in " + evidence.b.name();
+      cause.text = std::string(key.substr(kLayers.size())) + " has " + a + " layers in " +
+                   evidence.a.name() + " and " + b + " in " + evidence.b.name();
     if (tied) cause.text = "the number of tied parameters is " + InBoth(evidence, a, b);
     if (!best || cause.confidence < best->confidence) best = std::move(cause);
   }

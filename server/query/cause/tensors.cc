@@ -32,14 +32,14 @@ Found AsFactor(const Evidence& evidence, const Observation& a, const Observation
   const auto others = FactorOfOthers(evidence);
   if (fit && others) fit->factor /= *others;
   if (!fit || !fit->Explains()) return std::nullopt;
-  const double slack = std::max(8 * UnitRoundoff(b.layout->dtype), kFlipSlack);
+  const double slack = std::max(kMultipleRoundoffs * UnitRoundoff(b.layout->dtype), kFlipSlack);
   const double change = std::abs(fit->factor - 1);
   const bool flipped = std::abs(fit->factor + 1) <= slack + 3 * fit->residual;
   if (!flipped && !fit->Explains(evidence.RemainderOf(a))) return std::nullopt;
-  const bool certain = fit->from_sketch && fit->residual * 100 <= change;
-  const Confidence confidence = certain                        ? Confidence::kCertain
-                                : fit->residual * 20 <= change ? Confidence::kLikely
-                                                               : Confidence::kPossible;
+  const bool certain = fit->from_sketch && fit->residual * kCertainFit <= change;
+  const Confidence confidence = certain                                ? Confidence::kCertain
+                                : fit->residual * kLikelyFit <= change ? Confidence::kLikely
+                                                                       : Confidence::kPossible;
   if (flipped) {
     auto cause = About(evidence, "sign_flip", "", confidence);
     cause.text = TensorText(evidence.root) + " in " + evidence.b.name() +
@@ -94,7 +94,8 @@ Found AsOrder(const Evidence& evidence, const Observation& a, const Observation&
     return cause;
   }
   // Few values of an integer tensor may add up to the same by chance.
-  if (a.stats->numel >= 16 && (IsFloat(a.layout->dtype) || a.stats->max - a.stats->min > 8))
+  if (a.stats->numel >= kElementsOfMultiple &&
+      (IsFloat(a.layout->dtype) || a.stats->max - a.stats->min > 8))
     cause.confidence = Confidence::kCertain;
   const bool square =
       shape_a.size() >= 2 && shape_a[shape_a.size() - 1] == shape_a[shape_a.size() - 2];

@@ -1,7 +1,7 @@
-// The constants of the verdict, all of them, each with its origin: a formula, a measurement, or a
+// The constants that a verdict depends on, each with its origin: a formula, a measurement, or a
 // judgement. "Fitted" is chosen on the fitted half of the benchmark's families
-// (docs/verdict-benchmark.md), of which no figure is held out. Factors of logarithms are natural:
-// 0.9 is 2.5 times.
+// (docs/verdict-benchmark.md), of which no figure is held out. Limits of what is read or listed
+// stand where they are used. Factors of logarithms are natural: 0.9 is 2.5 times.
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_CONSTANTS_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_CONSTANTS_H_
 

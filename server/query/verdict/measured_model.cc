@@ -100,10 +100,7 @@ Result<StepModel::Answer> MeasuredModel::Judge(std::uint64_t step, StepPairs& no
   STATCOLLECT_ASSIGN_OR_RETURN(const auto measured, Measure(step, now, twins));
   const std::vector<const RankTrail*> others =
       others_ ? others_(step) : std::vector<const RankTrail*>();
-  MeasuredRule::Answer answer = rule_.Judge(measured, others);
-  return Answer{.explained = std::move(answer.explained),
-                .jumps = std::move(answer.jumps),
-                .without_effect = std::move(answer.without_effect)};
+  return rule_.Judge(measured, others);
 }
 
 std::size_t MeasuredModel::ChooseJump(std::span<const Explained> /*step*/,

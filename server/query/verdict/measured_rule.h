@@ -30,6 +30,7 @@
 #include "server/query/verdict/noise_meter.h"
 #include "server/query/verdict/row_counts.h"
 #include "server/query/verdict/running_means.h"
+#include "server/query/verdict/step_model.h"
 #include "server/query/verdict/sum_lengths.h"
 
 namespace statcollect::query {
@@ -63,16 +64,8 @@ class MeasuredRule {
   explicit MeasuredRule(std::vector<double> ulps,
                         OtherConvolutions convolutions = OtherConvolutions::kNone);
 
-  struct Answer {
-    std::vector<Explained> explained;  // one for each pair
-    std::vector<Jump> jumps;           // differences that are not explained, ascending
-    // Outputs that differ far beyond the noise while the losses, gradients and updates of the step
-    // do not: rows that nothing reads, such as padding under another attention. They are not among
-    // the jumps. Indices.
-    std::vector<std::size_t> without_effect;
-  };
   // Names must outlive this. `others`: the trails of other ranks in the step.
-  Answer Judge(const MeasuredStep& step, std::span<const RankTrail* const> others = {});
+  StepModel::Answer Judge(const MeasuredStep& step, std::span<const RankTrail* const> others = {});
   // Takes a step without judging it.
   RankTrail Follow(const MeasuredStep& step);
   // The jump that is the root: the first one; of those computed at once, the largest. `jumps`:
@@ -96,13 +89,13 @@ class MeasuredRule {
   static double RoundingOfLoss(const MeasuredRecord& record, double terms);
   double Excess(const TensorPair& pair, const MeasuredRecord& record, double expected,
                 const SeenBefore& before) const;
-  // The excess of each record over its threshold. `outputs_count`: whether outputs that exceed it
-  // explain what follows.
+  // The excess of each record over its threshold.
   struct Judged {
     std::vector<double> excess, expected;
     std::vector<char> first;      // nothing before it differs
     std::vector<char> same_bits;  // everything before it has equal bits
   };
+  // `outputs_count`: whether outputs that exceed their threshold explain what follows.
   Judged JudgeRecords(std::span<const MeasuredRecord> records, const MeasuredStep& step,
                       std::span<const RankTrail* const> others, bool outputs_count);
   SeenBefore SeenAtStart() const;

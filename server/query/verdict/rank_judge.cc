@@ -303,77 +303,78 @@ Status RankJudge::AddSettingJumps(std::uint64_t step, const std::optional<OtherS
   return Status::Ok();
 }
 
-RankJudge::Found RankJudge::Judge(const std::set<std::uint64_t>& steps,
-                                  std::optional<std::uint64_t> last_step,
-                                  const std::stop_token& stop) {
+Result<Judgement> RankJudge::Judge(const std::set<std::uint64_t>& steps,
+                                   std::optional<std::uint64_t> last_step,
+                                   const std::stop_token& stop) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto setting, FirstOtherSetting());
   std::set<std::uint64_t> wanted = steps;
   if (setting && setting->step >= *steps.begin()) wanted.insert(setting->step);
   STATCOLLECT_ASSIGN_OR_RETURN(auto settings, ReadSettings(plan_.steps.at(*steps.begin())));
   AddChanges(settings, wanted);
-  Begin();
+  Begin(Measured::kNot);
   if (twins_ != nullptr) {
     MeasuredModel model(*twins_, ranks_.a, MethodsAt(*steps.begin()).other_convolutions,
                         [this](std::uint64_t step) { return trails_.OfOthers(place_, step); });
     const Steps measured = model.StepsFor(plan_, wanted, last_step);
     const StepPairsReader reader(context_, plan_, place_, StepPairsReader::Order::kReport);
-    auto found = JudgeSteps(model, reader, measured, setting, settings, stop);
-    if (!found.ok()) return found;
+    STATCOLLECT_RETURN_IF_ERROR(JudgeSteps(model, reader, measured, setting, settings, stop));
     const std::uint64_t last = measured.empty() ? 0 : measured.rbegin()->first;
     if (measured.empty() || !model.noise_arrived()) {
-      measured_ = measured.empty() ? Measured::kInPart : Measured::kUnmoved;
-      Begin();
+      Begin(measured.empty() ? Measured::kInPart : Measured::kUnmoved);
     } else {
-      measured_ = Measured::kWhole;
+      judgement_.measured = Measured::kWhole;
       std::erase_if(wanted, [&](std::uint64_t step) {
         return step <= last || (last_step && step > *last_step);
       });
-      if (*found || wanted.empty()) return found;
-      measured_ = Measured::kInPart;
+      if (judgement_.found || wanted.empty()) return std::move(judgement_);
+      judgement_.measured = Measured::kInPart;
     }
   }
   GuessedModel model(MethodsAt(*steps.begin()), IdenticalStepsBefore(*steps.begin()),
                      [&](std::uint64_t step) { return levels_.OfOthers(place_, step, stop); });
   const StepPairsReader reader(context_, plan_, place_, StepPairsReader::Order::kExecution);
-  return JudgeSteps(model, reader, GuessedModel::StepsFor(plan_, wanted, last_step), setting,
-                    settings, stop);
+  STATCOLLECT_RETURN_IF_ERROR(JudgeSteps(
+      model, reader, GuessedModel::StepsFor(plan_, wanted, last_step), setting, settings, stop));
+  return std::move(judgement_);
 }
 
-void RankJudge::Begin() {
+void RankJudge::Begin(Measured measured) {
   records_before_ = agreeing_;
   quiet_ = true;
-  differ_before_.reset();
-  noise_driven_.clear();
-  data_dependent_.clear();
-  unjudged_rows_.clear();
-  loss_scales_.reset();
-  without_effect_.reset();
+  judgement_ = {.measured = measured};
 }
 
-RankJudge::Found RankJudge::JudgeSteps(StepModel& model, const StepPairsReader& reader,
-                                       const Steps& steps,
-                                       const std::optional<OtherSetting>& scalar,
-                                       RecordedSettings& recorded, const std::stop_token& stop) {
+Status RankJudge::JudgeSteps(StepModel& model, const StepPairsReader& reader, const Steps& steps,
+                             const std::optional<OtherSetting>& scalar, RecordedSettings& recorded,
+                             const std::stop_token& stop) {
+  Judgement& all = judgement_;
   StepPairs now;
   for (const auto& [step, judged] : steps) {
     if (stop.stop_requested()) return Status(Code::kCancelled, "diff: cancelled");
     STATCOLLECT_RETURN_IF_ERROR(reader.Read(step, now));
-    if (!loss_scales_ && now.loss_scales.Ratio()) loss_scales_ = now.loss_scales;
+    if (!all.loss_scales && now.loss_scales.Ratio()) all.loss_scales = now.loss_scales;
     STATCOLLECT_ASSIGN_OR_RETURN(auto answer, model.Judge(step, now));
     auto& [explained, jumps, without_effect] = answer;
-    (model.measures_noise() ? data_dependent_ : unjudged_rows_) = model.data_dependent();
+    (model.measures_noise() ? all.data_dependent : all.unjudged_rows) = model.data_dependent();
     if (judged && !without_effect.empty()) NoteWithoutEffect(step, explained, without_effect);
-    noise_driven_.insert(model.noise_driven().begin(), model.noise_driven().end());
+    all.noise_driven.insert(model.noise_driven().begin(), model.noise_driven().end());
     if (judged) {
       STATCOLLECT_RETURN_IF_ERROR(AddSettingJumps(step, scalar, recorded, explained, jumps));
-      STATCOLLECT_RETURN_IF_ERROR(WeighByRepeats(model, step, explained, jumps));
+      NoiseOfStep noise;  // of repeats of A
+      if (!jumps.empty()) {
+        const NoisePlace place{plan_.steps.at(step).first, ranks_.a, step};
+        STATCOLLECT_ASSIGN_OR_RETURN(noise, ReadNoise(context_, place));
+        if (!model.measures_noise())
+          STATCOLLECT_RETURN_IF_ERROR(LeaveOutNoise(context_, place, noise, explained, jumps));
+      }
       if (!context_.exact) LeaveOutNearTies(context_.near_ties, step, explained, jumps);
       Arrange(jumps);
       if (!jumps.empty()) {
         const std::size_t chosen = model.ChooseJump(explained, jumps);
         STATCOLLECT_ASSIGN_OR_RETURN(auto caveat,
                                      CaveatOf(reader, step, now, explained, jumps[chosen]));
-        return std::optional(MakeRoot(step, explained, jumps, chosen, caveat));
+        all.found = MakeRoot(step, explained, jumps, chosen, caveat, noise);
+        return Status::Ok();
       }
     }
     if (!plan_.steps.contains(step)) {
@@ -384,26 +385,31 @@ RankJudge::Found RankJudge::JudgeSteps(StepModel& model, const StepPairsReader& 
     quiet_ = quiet_ && std::none_of(now.pairs.begin(), now.pairs.end(),
                                     [](const TensorPair& pair) { return pair.distance > 0; });
   }
-  return std::optional<JudgedRoot>();
-}
-
-Status RankJudge::WeighByRepeats(const StepModel& model, std::uint64_t step,
-                                 const std::vector<Explained>& explained,
-                                 std::vector<Jump>& jumps) {
-  if (jumps.empty()) return Status::Ok();
-  const NoisePlace place{plan_.steps.at(step).first, ranks_.a, step};
-  STATCOLLECT_ASSIGN_OR_RETURN(noise_, ReadNoise(context_, place));
-  return model.measures_noise() ? Status::Ok()
-                                : LeaveOutNoise(context_, place, noise_, explained, jumps);
+  return Status::Ok();
 }
 
 void RankJudge::NoteWithoutEffect(std::uint64_t step, const std::vector<Explained>& explained,
                                   const std::vector<std::size_t>& indices) {
-  if (!without_effect_) {
+  if (!judgement_.without_effect) {
     const TensorPair& first = *explained[indices.front()].pair;
-    without_effect_ = {.step = step, .name = first.a.def->key.name, .distance = first.distance};
+    judgement_.without_effect = {
+        .step = step, .name = first.a.def->key.name, .distance = first.distance};
   }
-  without_effect_->records += indices.size();
+  judgement_.without_effect->records += indices.size();
+}
+
+void Judgement::Add(Judgement other) {
+  const auto when = [](const JudgedRoot& root) { return std::pair(root.step, root.order); };
+  if (other.found && (!found || when(*other.found) < when(*found))) found = std::move(other.found);
+  if (other.differ_before &&
+      (!differ_before || differ_before->distance < other.differ_before->distance))
+    differ_before = std::move(other.differ_before);
+  noise_driven.merge(other.noise_driven);
+  data_dependent.merge(other.data_dependent);
+  unjudged_rows.merge(other.unjudged_rows);
+  if (!loss_scales) loss_scales = other.loss_scales;
+  if (!without_effect) without_effect = std::move(other.without_effect);
+  measured = std::max(measured, other.measured);
 }
 
 std::string WithoutEffect::Text() const {
@@ -422,12 +428,13 @@ std::string DifferBefore::Text() const {
 
 void RankJudge::NoteBefore(std::uint64_t step, const StepPairs& now) {
   if (!LeavesWeights(now.pairs)) return;
-  differ_before_.reset();
+  judgement_.differ_before.reset();
   for (const TensorPair& pair : now.pairs) {
     if (!IsWeight(pair)) continue;
     if (pair.distance <= kInputRoundoffs * Unit(pair)) continue;
-    if (differ_before_ && differ_before_->distance >= pair.distance) continue;
-    differ_before_ = {.step = step, .name = pair.a.def->key.name, .distance = pair.distance};
+    if (judgement_.differ_before && judgement_.differ_before->distance >= pair.distance) continue;
+    judgement_.differ_before = {
+        .step = step, .name = pair.a.def->key.name, .distance = pair.distance};
   }
 }
 
@@ -448,7 +455,8 @@ Result<std::optional<Caveat>> RankJudge::CaveatOf(const StepPairsReader& reader,
                                                   const Jump& jump) {
   using Found = std::optional<Caveat>;
   if (IsInput(explained[jump.index].stage)) return Found();
-  if (differ_before_) return Found({.text = differ_before_->Text(), .most = Confidence::kLikely});
+  if (judgement_.differ_before)
+    return Found({.text = judgement_.differ_before->Text(), .most = Confidence::kLikely});
   STATCOLLECT_ASSIGN_OR_RETURN(auto known, KnowsWeightsBefore(reader, step, now));
   if (!known) {
     // Other weights would show in every output.
@@ -478,7 +486,7 @@ bool RankJudge::IsQuietBefore(const std::vector<Explained>& explained, std::size
 }
 
 Divergence RankJudge::RowOf(std::uint64_t step, const std::vector<Explained>& explained,
-                            std::size_t index) const {
+                            std::size_t index, const NoiseOfStep& noise) const {
   const Explained& one = explained[index];
   const TensorPair& pair = *one.pair;
   if (pair.loss != nullptr) {
@@ -502,9 +510,9 @@ Divergence RankJudge::RowOf(std::uint64_t step, const std::vector<Explained>& ex
   Comparison comparison =
       Compare(pair.a, pair.b, context_.tolerance, context_.exact, /*interval=*/true);
   if (comparison.agreement == Agreement::kDiverged)
-    WeighByNoise(noise_.Of(pair), context_.noise_allows, comparison);
+    WeighByNoise(noise.Of(pair), context_.noise_allows, comparison);
   SetComparison(row, comparison);
-  if (!row.times_noise) row.times_noise = noise_.TimesOf(pair);
+  if (!row.times_noise) row.times_noise = noise.TimesOf(pair);
   if (row.reason == Reason::kUnspecified) row.reason = Reason::kNumeric;
   row.a = MakeSide(pair.a);
   row.b = MakeSide(pair.b);
@@ -525,14 +533,15 @@ Divergence RankJudge::RowOf(std::uint64_t step, const std::vector<Explained>& ex
 
 JudgedRoot RankJudge::MakeRoot(std::uint64_t step, const std::vector<Explained>& explained,
                                const std::vector<Jump>& jumps, std::size_t chosen,
-                               const std::optional<Caveat>& caveat) const {
+                               const std::optional<Caveat>& caveat,
+                               const NoiseOfStep& noise) const {
   const Jump& jump = jumps[chosen];
   JudgedRoot found{.step = step};
   for (std::size_t i = 0; i <= jump.index; ++i) {
     if (explained[i].pair->loss == nullptr) found.order = explained[i].pair->a.order;
   }
   Root& root = found.root;
-  root.at = RowOf(step, explained, jump.index);
+  root.at = RowOf(step, explained, jump.index, noise);
   const bool quiet = IsQuietBefore(explained, jump.index);
   if (quiet) root.agreeing = records_before_ + jump.index;
   const Explained& one = explained[jump.index];
@@ -557,7 +566,7 @@ JudgedRoot RankJudge::MakeRoot(std::uint64_t step, const std::vector<Explained>&
   constexpr std::size_t kAlternatives = 2;
   for (const Jump* other : others) {
     if (root.confidence == Confidence::kCertain || root.alternatives.size() == kAlternatives) break;
-    root.alternatives.push_back(RowOf(step, explained, other->index));
+    root.alternatives.push_back(RowOf(step, explained, other->index, noise));
   }
   return found;
 }

@@ -42,6 +42,7 @@ struct DifferBefore {
 };
 
 // The root found in a step, complete with its rows, because the step's records are not kept.
+// Without one, rounding explains every difference that was judged.
 struct JudgedRoot {
   std::uint64_t step = 0;
   std::uint32_t order = 0;  // in A; for a loss, that of the record before it
@@ -66,6 +67,23 @@ enum class Measured : std::uint8_t {
   kNot,      // there are none
 };
 
+// What the judged steps of a rank show; with Add, those of several ranks.
+struct Judgement {
+  std::optional<JudgedRoot> found;  // the first one
+  // Where the weights differ most; absent: by no more than rounding, or it is not known.
+  std::optional<DifferBefore> differ_before;
+  std::set<std::string> noise_driven;  // parameters whose gradient is zero except for rounding
+  // SpreadName of tensors whose rows depend on the data. In the first, twins showed which rows may
+  // be others; in the second, nothing did.
+  std::set<std::string> data_dependent, unjudged_rows;
+  std::optional<LossScales> loss_scales;  // of the first step read in which the runs' scales differ
+  std::optional<WithoutEffect> without_effect;
+  Measured measured = Measured::kWhole;  // the worst
+
+  // `other`: of a rank behind those so far.
+  void Add(Judgement other);
+};
+
 class RankJudge {
  public:
   // `place`: the rank's position in the plan. `agreeing`: number of its records in the steps before
@@ -84,24 +102,9 @@ class RankJudge {
         levels_(levels),
         agreeing_(agreeing) {}
 
-  // `steps`: all steps before the first of them agree bit for bit.
-  Result<std::optional<JudgedRoot>> Judge(const std::set<std::uint64_t>& steps,
-                                          std::optional<std::uint64_t> last_step,
-                                          const std::stop_token& stop);
-  // After Judge; empty if no weight differs by more than rounding, or none was recorded.
-  const std::optional<DifferBefore>& differ_before() const { return differ_before_; }
-  // After Judge: parameters whose gradient is zero except for rounding.
-  const std::set<std::string>& noise_driven() const { return noise_driven_; }
-  // After Judge: those of the first step read in which the runs' scales differ.
-  const std::optional<LossScales>& loss_scales() const { return loss_scales_; }
-  // After Judge.
-  const std::optional<WithoutEffect>& without_effect() const { return without_effect_; }
-  // After Judge: tensors that may have other rows without a bug, as StepModel::data_dependent; of
-  // the others it is known that they may, and not judged.
-  const std::set<std::string>& data_dependent() const { return data_dependent_; }
-  const std::set<std::string>& unjudged_rows() const { return unjudged_rows_; }
-  // After Judge: how rounding was told from bugs.
-  Measured measured() const { return measured_; }
+  // Call it once. `steps`: not empty; all steps before the first of them agree bit for bit.
+  Result<Judgement> Judge(const std::set<std::uint64_t>& steps,
+                          std::optional<std::uint64_t> last_step, const std::stop_token& stop);
 
  private:
   // By step, whether it is judged. Other steps, perhaps not requested ones, are read only to
@@ -125,13 +128,12 @@ class RankJudge {
     std::uint64_t first_step[2] = {0, 0};
     std::optional<OtherSettings> in_all_steps;  // set if there are no events: the same in each step
   };
-  using Found = Result<std::optional<JudgedRoot>>;
-  void Begin();
+  void Begin(Measured measured);
   // Judges the steps by a model: the differences that it leaves unexplained, and settings that
   // differ.
-  Found JudgeSteps(StepModel& model, const StepPairsReader& reader, const Steps& steps,
-                   const std::optional<OtherSetting>& scalar, RecordedSettings& recorded,
-                   const std::stop_token& stop);
+  Status JudgeSteps(StepModel& model, const StepPairsReader& reader, const Steps& steps,
+                    const std::optional<OtherSetting>& scalar, RecordedSettings& recorded,
+                    const std::stop_token& stop);
   Result<RecordedSettings> ReadSettings(const Attempts& attempts) const;
   // The settings that differ in a step. `found`: leaves out those that may have been changed later.
   static OtherSettings SettingsAt(const RecordedSettings& recorded, std::uint64_t step, bool found);
@@ -148,10 +150,6 @@ class RankJudge {
   bool IsFirstOfRuns(std::uint64_t step) const;
   std::optional<Jump> UpdateWith(const OtherSetting& setting,
                                  const std::vector<Explained>& explained) const;
-  // Reads what repeats of A show in the step, and drops the jumps that they show as well, unless
-  // the model has already measured them.
-  Status WeighByRepeats(const StepModel& model, std::uint64_t step,
-                        const std::vector<Explained>& explained, std::vector<Jump>& jumps);
   void NoteWithoutEffect(std::uint64_t step, const std::vector<Explained>& explained,
                          const std::vector<std::size_t>& indices);
   // Remembers the weights after a step that was not requested.
@@ -165,9 +163,9 @@ class RankJudge {
   bool IsQuietBefore(const std::vector<Explained>& explained, std::size_t index) const;
   JudgedRoot MakeRoot(std::uint64_t step, const std::vector<Explained>& explained,
                       const std::vector<Jump>& jumps, std::size_t chosen,
-                      const std::optional<Caveat>& caveat) const;
-  Divergence RowOf(std::uint64_t step, const std::vector<Explained>& explained,
-                   std::size_t index) const;
+                      const std::optional<Caveat>& caveat, const NoiseOfStep& noise) const;
+  Divergence RowOf(std::uint64_t step, const std::vector<Explained>& explained, std::size_t index,
+                   const NoiseOfStep& noise) const;
 
   const DiffContext& context_;
   const DiffPlan& plan_;
@@ -177,15 +175,9 @@ class RankJudge {
   const RankTrails& trails_;
   RankLevels& levels_;
   const std::uint64_t agreeing_;
-  Measured measured_ = Measured::kNot;
+  Judgement judgement_;
   std::uint64_t records_before_ = 0;  // in the steps before
   bool quiet_ = true;                 // none of these records differed
-  std::optional<DifferBefore> differ_before_;
-  std::set<std::string> noise_driven_;
-  std::optional<LossScales> loss_scales_;
-  std::optional<WithoutEffect> without_effect_;
-  std::set<std::string> data_dependent_, unjudged_rows_;
-  NoiseOfStep noise_;  // of the judged step
 };
 
 }  // namespace statcollect::query

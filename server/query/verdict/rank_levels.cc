@@ -19,7 +19,7 @@ RankLevels::RankLevels(const DiffContext& context, const DiffPlan& plan,
 
 Result<std::vector<const SharedLevels*>> RankLevels::OfOthers(std::size_t place, std::uint64_t step,
                                                               const std::stop_token& stop) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   STATCOLLECT_RETURN_IF_ERROR(ReadUpTo(step, stop));
   std::vector<const SharedLevels*> others;
   for (const Rank& rank : ranks_) {
@@ -31,8 +31,9 @@ Result<std::vector<const SharedLevels*>> RankLevels::OfOthers(std::size_t place,
 
 Status RankLevels::ReadUpTo(std::uint64_t step, const std::stop_token& stop) {
   for (; next_ != steps_.end() && next_->first <= step; ++next_) {
-    InParallel(ranks_.size(), [&](std::size_t i) { Read(next_->first, stop, ranks_[i]); });
-    for (const Rank& rank : ranks_) STATCOLLECT_RETURN_IF_ERROR(rank.status);
+    std::vector<Rank>& ranks = ranks_;  // the threads that read have no lock of their own
+    InParallel(ranks.size(), [&, at = next_->first](std::size_t i) { Read(at, stop, ranks[i]); });
+    for (const Rank& rank : ranks) STATCOLLECT_RETURN_IF_ERROR(rank.status);
   }
   return Status::Ok();
 }

@@ -6,13 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <stop_token>
 #include <vector>
 
 #include "common/status.h"
+#include "common/thread_annotations.h"
 #include "server/query/compare/diff_plan.h"
 #include "server/query/compare/rank_step_diff.h"
 #include "server/query/verdict/explain.h"
@@ -42,15 +42,16 @@ class RankLevels {
     std::map<std::uint64_t, SharedLevels> steps;
     Status status;
   };
-  Status ReadUpTo(std::uint64_t step, const std::stop_token& stop);
+  Status ReadUpTo(std::uint64_t step, const std::stop_token& stop) STATCOLLECT_REQUIRES(mutex_);
   void Read(std::uint64_t step, const std::stop_token& stop, Rank& rank) const;
 
   const DiffContext& context_;
   const DiffPlan& plan_;
   const std::map<std::uint64_t, bool> steps_;
-  std::mutex mutex_;
-  std::map<std::uint64_t, bool>::const_iterator next_;  // by mutex_: the first that is not read
-  std::vector<Rank> ranks_;                             // by mutex_
+  Mutex mutex_;
+  // The first step that is not read.
+  std::map<std::uint64_t, bool>::const_iterator next_ STATCOLLECT_GUARDED_BY(mutex_);
+  std::vector<Rank> ranks_ STATCOLLECT_GUARDED_BY(mutex_);
 };
 
 }  // namespace statcollect::query

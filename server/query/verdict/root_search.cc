@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -15,13 +14,7 @@ struct Rank {
   std::size_t place = 0;
   std::set<std::uint64_t> steps;
   Status status;
-  std::optional<JudgedRoot> found;
-  std::optional<DifferBefore> differ_before;
-  std::set<std::string> noise_driven;
-  std::set<std::string> data_dependent, unjudged_rows;
-  std::optional<LossScales> loss_scales;
-  Measured measured = Measured::kWhole;
-  std::optional<WithoutEffect> without_effect;
+  Judgement judgement;
 };
 
 void NoteFirst(const PlacedRow& placed, std::optional<PlacedRow>& first) {
@@ -77,7 +70,7 @@ void FirstMissing::Note(const PlacedRow& placed) {
   if (placed.row.stage == Stage::kGrad) NoteFirst(placed, gradient);
 }
 
-Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token& stop) {
+Result<Judgement> FindRoot(const RootQuestion& question, const std::stop_token& stop) {
   std::vector<Rank> ranks;
   for (auto& [place, steps] : question.steps.Chosen())
     ranks.push_back({.place = place, .steps = steps});
@@ -89,39 +82,16 @@ Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token&
     Rank& rank = ranks[i];
     RankJudge judge(question.context, question.plan, rank.place,
                     question.steps.AgreeingBefore(rank.place), question.twins, trails, levels);
-    auto found = judge.Judge(rank.steps, question.last_step, stop);
-    rank.status = found.status();
-    rank.differ_before = judge.differ_before();
-    rank.noise_driven = judge.noise_driven();
-    rank.data_dependent = judge.data_dependent();
-    rank.unjudged_rows = judge.unjudged_rows();
-    rank.loss_scales = judge.loss_scales();
-    rank.measured = judge.measured();
-    rank.without_effect = judge.without_effect();
-    if (found.ok()) rank.found = *std::move(found);
+    auto judgement = judge.Judge(rank.steps, question.last_step, stop);
+    rank.status = judgement.status();
+    if (judgement.ok()) rank.judgement = *std::move(judgement);
   });
-  const Rank* first = nullptr;
-  const auto when = [](const Rank& rank) {
-    return std::tuple(rank.found->step, rank.found->order, rank.place);
-  };
-  RootAnswer answer;
-  for (const Rank& rank : ranks) {
+  Judgement all;
+  for (Rank& rank : ranks) {
     STATCOLLECT_RETURN_IF_ERROR(rank.status);
-    answer.noise_driven.insert(rank.noise_driven.begin(), rank.noise_driven.end());
-    answer.data_dependent.insert(rank.data_dependent.begin(), rank.data_dependent.end());
-    answer.unjudged_rows.insert(rank.unjudged_rows.begin(), rank.unjudged_rows.end());
-    answer.measured = std::max(answer.measured, rank.measured);
-    if (!answer.without_effect) answer.without_effect = rank.without_effect;
-    if (!answer.loss_scales) answer.loss_scales = rank.loss_scales;
-    const auto& before = rank.differ_before;
-    if (before && (!answer.differ_before || answer.differ_before->distance < before->distance))
-      answer.differ_before = before;
-    if (rank.found && (first == nullptr || when(rank) < when(*first))) first = &rank;
+    all.Add(std::move(rank.judgement));
   }
-  if (first == nullptr) return answer;
-  answer.root = first->found->root;
-  answer.caveat = first->found->caveat;
-  return answer;
+  return all;
 }
 
 }  // namespace statcollect::query

@@ -45,24 +45,12 @@ struct RootQuestion {
   const Twins* twins = nullptr;            // of A; null: none
 };
 
-struct RootAnswer {
-  std::optional<Root> root;
-  std::optional<Caveat> caveat;               // of the root
-  std::optional<DifferBefore> differ_before;  // on the rank where the weights differ most
-  std::set<std::string> noise_driven;         // as RankJudge::noise_driven
-  std::optional<LossScales>
-      loss_scales;  // as RankJudge::loss_scales, of the first rank that has them
-  Measured measured = Measured::kWhole;                 // the worst of all ranks
-  std::set<std::string> data_dependent, unjudged_rows;  // as those of RankJudge
-  std::optional<WithoutEffect> without_effect;          // of the first rank that has them
-};
-
-// Without a root, rounding explains every difference that was judged. The caller fills in the
-// root's `cause`; `agreeing` counts records of the root's rank. Cost: reads the selected steps of
+// Of all ranks. The caller fills in the root's `cause`; `agreeing` counts records of the root's
+// rank. Cost: reads the selected steps of
 // up to StepsToJudge::kPlacesMax ranks, each with the two steps before it, from both runs, and
 // those ranks' learning rates; ranks run on several threads. Memory: for each thread, one step of
 // one rank of both runs.
-Result<RootAnswer> FindRoot(const RootQuestion& question, const std::stop_token& stop);
+Result<Judgement> FindRoot(const RootQuestion& question, const std::stop_token& stop);
 
 }  // namespace statcollect::query
 

@@ -23,9 +23,12 @@ namespace statcollect::query {
 class StepModel {
  public:
   struct Answer {
-    std::vector<Explained> explained;         // one for each pair, in their order
-    std::vector<Jump> jumps;                  // that are not explained, ascending
-    std::vector<std::size_t> without_effect;  // differences that nothing reads; indices
+    std::vector<Explained> explained;  // one for each pair, in their order
+    std::vector<Jump> jumps;           // differences that are not explained; indices ascend
+    // Outputs that differ far beyond the noise while the losses, gradients and updates of the step
+    // do not: rows that nothing reads, such as padding under another attention. They are not among
+    // the jumps. Indices.
+    std::vector<std::size_t> without_effect;
   };
 
   virtual ~StepModel() = default;

@@ -67,12 +67,12 @@ bool MayFollow(const DiffReport& report, const Divergence& row) {
 class WithoutNeed {
  public:
   WithoutNeed(const RootQuestion& question, const DiffRequest& request, bool known,
-              const std::optional<Root>& of_values) {
+              const std::optional<JudgedRoot>& of_values) {
     constexpr auto kGradients = static_cast<std::size_t>(Kind::kWeightGrad);
     if (!known || request.exact || request.tolerance || !question.plan.kinds_a[kGradients] ||
         !question.plan.kinds_b[kGradients])
       return;
-    end_ = of_values ? of_values->at.step : ~std::uint64_t{0};
+    end_ = of_values ? of_values->step : ~std::uint64_t{0};
     for (const auto& [step, count] : question.missing.idle) count_ += step < end_ ? count : 0;
   }
   bool Has(const Divergence& row) const { return IsIdle(row) && row.step < end_; }
@@ -153,7 +153,7 @@ struct RootCandidates {
   // The first gradient of a weight that one run lacks.
   const Divergence* lacked_gradient = nullptr;
   // The first difference of values that the model of rounding does not explain.
-  const std::optional<Root>& of_values;
+  const std::optional<JudgedRoot>& of_values;
   // The first row above its tolerance, and why it is the root if nothing else is; empty: it is not.
   const std::optional<Divergence>& first;
   std::string why_first;
@@ -172,16 +172,16 @@ Root RootAt(const Divergence& row, Confidence confidence, std::string because) {
   return root;
 }
 
-// What was said of the tensor by its values, and no rounding explains.
-Root OfHard(const Divergence& hard, const std::optional<Root>& of_values,
-            const std::optional<Caveat>& caveat) {
-  const bool same = of_values && SameTensor(hard, of_values->at);
-  if (same && IsInput(hard.stage)) return *of_values;
+// A root that no rounding explains, with what the values of the same tensor have shown.
+Root OfHard(const Divergence& hard, const std::optional<JudgedRoot>& of_values) {
+  const bool same = of_values && SameTensor(hard, of_values->root.at);
+  if (same && IsInput(hard.stage)) return of_values->root;
   Root root = RootAt(hard, Confidence::kCertain,
                      IsInput(hard.stage) ? std::string(kOfInput)
                                          : "it differs in more than the size of its values");
   if (!same) return root;
-  root.agreeing = of_values->agreeing;
+  root.agreeing = of_values->root.agreeing;
+  const std::optional<Caveat>& caveat = of_values->caveat;
   if (!caveat) return root;
   root.confidence = std::max(root.confidence, caveat->most);
   root.because.push_back(caveat->text);
@@ -189,7 +189,8 @@ Root OfHard(const Divergence& hard, const std::optional<Root>& of_values,
 }
 
 // As the report lists it, which knows its order.
-Root OfValues(const DiffReport& report, Root root, const std::optional<Caveat>& caveat) {
+Root OfValues(const DiffReport& report, const JudgedRoot& of_values) {
+  Root root = of_values.root;
   const Divergence* row = RowAmong(report, root.at);
   if (row == nullptr) return root;
   root.at.segment = row->segment;
@@ -197,20 +198,20 @@ Root OfValues(const DiffReport& report, Root root, const std::optional<Caveat>& 
   root.at.tolerance = row->tolerance;
   if (row->reason != Reason::kOrder) return root;
   root.at.reason = Reason::kOrder;
-  root.confidence = caveat ? caveat->most : Confidence::kCertain;
+  root.confidence = of_values.caveat ? of_values.caveat->most : Confidence::kCertain;
   root.because.emplace_back("its module also ran in another order");
   return root;
 }
 
-// Pure. `report`: gives the order of rows. `caveat`: of the root by values.
-std::optional<ChosenRoot> ChooseRoot(const RootCandidates& of, const DiffReport& report,
-                                     const std::optional<Caveat>& caveat) {
-  const std::optional<Root>& values = of.of_values;
-  if (of.hard != nullptr && (!values || ComesFirst(report, *of.hard, values->at)))
-    return ChosenRoot{OfHard(*of.hard, values, caveat)};
-  if (values && of.lacked_gradient != nullptr && ClippingSpreads(*of.lacked_gradient, values->at))
-    return ChosenRoot{OfHard(*of.lacked_gradient, values, caveat)};
-  if (values) return ChosenRoot{OfValues(report, *values, caveat)};
+// Pure. `report`: gives the order of rows.
+std::optional<ChosenRoot> ChooseRoot(const RootCandidates& of, const DiffReport& report) {
+  const std::optional<JudgedRoot>& values = of.of_values;
+  if (of.hard != nullptr && (!values || ComesFirst(report, *of.hard, values->root.at)))
+    return ChosenRoot{OfHard(*of.hard, values)};
+  if (values && of.lacked_gradient != nullptr &&
+      ClippingSpreads(*of.lacked_gradient, values->root.at))
+    return ChosenRoot{OfHard(*of.lacked_gradient, values)};
+  if (values) return ChosenRoot{OfValues(report, *values)};
   if (of.first && !of.why_first.empty())
     return ChosenRoot{RootAt(*of.first, Confidence::kPossible, of.why_first), /*of_first=*/true};
   return std::nullopt;
@@ -236,7 +237,7 @@ Status AddCause(const RootQuestion& question, Root& root, const std::stop_token&
   return Status::Ok();
 }
 
-// A batch is missing because the pass is that it was for; a loss differs in one of its terms.
+// A batch that is missing is moved to the pass that it was for, a loss to the term that differs.
 void MoveToCause(Root& root) {
   if (root.causes.empty() || !root.causes.front().at) return;
   Cause& cause = root.causes.front();
@@ -296,7 +297,7 @@ void PassOverNoise(const std::set<std::string>& noise_driven, const Divergence& 
 }
 
 // Where twins exist: how far they were of use.
-void NoteTwins(const RootQuestion& question, const RootAnswer& answer, DiffReport& report) {
+void NoteTwins(const RootQuestion& question, const Judgement& answer, DiffReport& report) {
   if (question.twins == nullptr) return;
   const bool repeats = !question.twins->all().front().perturbed;
   const std::string them = repeats ? "the repeats" : "the twins";
@@ -344,7 +345,7 @@ void SayWhatIsKnownOfBits(const Tally& tally, Root& root) {
 
 // Without twins nobody knows whether rounding sends a row to another expert: only after equal bits
 // it cannot.
-void DoubtOtherRows(const RootAnswer& answer, DiffReport& report) {
+void DoubtOtherRows(const Judgement& answer, DiffReport& report) {
   Root& root = *report.root;
   const bool after_equal_bits =
       root.agreeing || (report.first_bitwise && SameTensor(*report.first_bitwise, root.at));
@@ -359,17 +360,18 @@ void DoubtOtherRows(const RootAnswer& answer, DiffReport& report) {
 }
 
 // Notes what is known of the differences beside the root.
-void NoteAll(const RootQuestion& question, const RootAnswer& answer, const WithoutNeed& idle,
+void NoteAll(const RootQuestion& question, const Judgement& answer, const WithoutNeed& idle,
              const std::optional<ChosenRoot>& chosen, const char* unknown, DiffReport& report) {
   NoteIdle(question.missing, idle, chosen && !chosen->of_first, report);
+  const auto& found = answer.found;
   // Of the root by values; another tensor has none.
   const bool of_root =
-      answer.caveat && answer.root && chosen && SameTensor(chosen->root.at, answer.root->at);
-  if (of_root) report.notes.push_back(answer.caveat->text);
-  if (answer.differ_before && !(of_root && answer.caveat->text == answer.differ_before->Text()))
+      found && found->caveat && chosen && SameTensor(chosen->root.at, found->root.at);
+  if (of_root) report.notes.push_back(found->caveat->text);
+  if (answer.differ_before && !(of_root && found->caveat->text == answer.differ_before->Text()))
     report.notes.push_back(answer.differ_before->Text());
   if (unknown == nullptr) NoteTwins(question, answer, report);
-  if (answer.without_effect && !answer.root) report.notes.push_back(answer.without_effect->Text());
+  if (answer.without_effect && !found) report.notes.push_back(answer.without_effect->Text());
   if (answer.loss_scales)
     report.notes.push_back(
         answer.loss_scales->Text(question.context.a.run(), question.context.b.run()));
@@ -387,7 +389,7 @@ std::optional<std::uint64_t> FirstAboveTolerance(const DiffReport& report,
 
 // Weights that differ before the compared steps explain what follows from them, but the reason of
 // their own difference is unknown.
-std::string WhyFirst(const RootAnswer& answer, const char* unknown, bool values_only) {
+std::string WhyFirst(const Judgement& answer, const char* unknown, bool values_only) {
   if (answer.differ_before) return answer.differ_before->Text();
   if (unknown != nullptr) return "it is the first difference above its tolerance";
   return values_only ? std::string() : "some later differences are not in the size of values";
@@ -400,26 +402,26 @@ Status JudgeReport(const RootQuestion& question, const DiffRequest& request, con
   const bool differs = report.first || report.first_bitwise;
   if (report.verdict == Verdict::kIncomparable || !differs) return Status::Ok();
   const char* const unknown = WhyNotKnown(question, request, tally, report);
-  RootAnswer answer;
+  Judgement answer;
   if (unknown == nullptr) {
     STATCOLLECT_ASSIGN_OR_RETURN(answer, FindRoot(question, stop));
   }
-  if (answer.root) PassOverNoise(answer.noise_driven, answer.root->at, report);
-  const WithoutNeed idle(question, request, unknown == nullptr, answer.root);
-  const std::uint64_t of_values =
+  if (answer.found) PassOverNoise(answer.noise_driven, answer.found->root.at, report);
+  const WithoutNeed idle(question, request, unknown == nullptr, answer.found);
+  const std::uint64_t rounded =
       tally.numeric + (answer.data_dependent.empty() && !AnyElsewhere(question.context.near_ties)
                            ? 0
                            : tally.reshaped);
   // With `exact`, different bits diverge, too; they are still differences in the size of values.
-  const bool values_only = tally.diverged == of_values + idle.count();
-  RootCandidates candidates{.of_values = answer.root,
+  const bool values_only = tally.diverged == rounded + idle.count();
+  RootCandidates candidates{.of_values = answer.found,
                             .first = report.first,
                             .why_first = WhyFirst(answer, unknown, values_only || request.exact)};
   candidates.hard = FirstHard(report, request.exact || unknown != nullptr, answer.data_dependent,
                               question.context.near_ties, idle);
   if (candidates.hard == nullptr) candidates.hard = idle.FirstOther(question.missing);
   if (question.missing.gradient) candidates.lacked_gradient = &question.missing.gradient->row;
-  const auto chosen = ChooseRoot(candidates, report, answer.caveat);
+  const auto chosen = ChooseRoot(candidates, report);
   NoteAll(question, answer, idle, chosen, unknown, report);
   if (chosen) {
     report.root = chosen->root;

@@ -18,10 +18,10 @@ inline bool MayExplain(const DiffRequest& request) {
 }
 
 // Sets the report's root, its cause and `explained_by_rounding`, and revokes a divergence that
-// rounding explains. `tally`: of the whole scan. A report that cannot be judged (statistics only,
-// some kinds only, merged ranks) gets only a note. With a tolerance of the user or `exact`,
-// rounding never overrides the verdict. Precondition: something was compared. Cost: FindRoot and
-// FindCauses.
+// rounding explains. `tally`: of the whole scan. Where rounding cannot be told from bugs
+// (statistics only, some kinds only, merged ranks), a note says so, and the first difference above
+// its tolerance is the root. With a tolerance of the user or `exact`, rounding never overrides the
+// verdict. Precondition: something was compared. Cost: FindRoot and FindCauses.
 Status JudgeReport(const RootQuestion& question, const DiffRequest& request, const Tally& tally,
                    DiffReport& report, const std::stop_token& stop);
 
