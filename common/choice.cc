@@ -19,4 +19,10 @@ std::string NotOneOf(std::string_view found, const std::vector<std::string>& exp
   return text;
 }
 
+std::string OptionAsPath(const std::string& path) {
+  if (!path.starts_with("--")) return {};
+  return "found the option '" + Printable(path, 100) + "'; expected a folder; write ./" +
+         Printable(path, 100) + " for one of that name";
+}
+
 }  // namespace statcollect

@@ -17,6 +17,7 @@
 #include "client/command_line/completion.h"
 #include "client/command_line/help.h"
 #include "client/rpc/own_collector.h"
+#include "common/choice.h"
 #include "common/edit_distance.h"
 #include "common/names.h"
 #include "common/project.h"
@@ -108,7 +109,11 @@ std::optional<int> Parser::Parse(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& error) {
     const auto used = app_.get_subcommands();
     if (const std::string unknown = UnknownCommand(); !unknown.empty()) return UsageError(unknown);
-    const std::string unknown = UnknownOption();
+    std::string unknown = UnknownOption();
+    const bool separated = std::any_of(
+        argv, argv + argc, [](const char* word) { return std::string_view(word) == "--"; });
+    if (unknown.empty() && !used.empty() && RunsTrainings() && !separated)
+      unknown = "found no '--'; expected one before the command to run";
     return UsageError((unknown.empty() ? Printable(error.what(), 1000) : unknown) +
                       "; see statctl help" + (used.empty() ? "" : " " + used.front()->get_name()));
   }
@@ -267,6 +272,7 @@ void Parser::AddGlobals() {
           "--data-dir", data_dir_,
           "Folder of the runs, if no collector is named and none answers there: statctl then\n"
           "starts its own for as long as it needs one")
+      ->check(OptionAsPath)
       ->envname("STATCTL_DATA_DIR")
       ->capture_default_str()
       ->excludes(collector);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "client/commands/commands.h"
+#include "client/commands/elsewhere.h"
 #include "client/commands/selection.h"
 #include "client/commands/update_ratio.h"
 #include "client/exports/records_decoder.h"
@@ -316,7 +317,15 @@ int Series(Session& session, const SeriesOptions& options) {
   if (!response.ok()) return session.Fail(attempted, response.status());
   session.Print(
       *response, [&] { return FlattenRecords(response->records(), kIdentityColumns); },
-      [&] { return Render(*response, options, Choose(*names)); });
+      [&] {
+        if (!response->records().empty()) return Render(*response, options, Choose(*names));
+        Page page;
+        page.AddSentence(NothingSelected(
+            "records of " + Printable(options.activation), request,
+            [&](const auto& wider) { return session.collector().GetSeries(wider); },
+            "they have been purged"));
+        return page;
+      });
   return kExitSame;
 }
 

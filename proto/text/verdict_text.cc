@@ -33,6 +33,15 @@ std::string EqualText(const v1::DiffReport& report) {
                            FormatCount(records - unproven));
 }
 
+// " Steps: 0..5 in both (6); base has 0..11, ort has 0..5.", where one run ended before the other.
+std::string StepsText(const v1::DiffReport& report) {
+  for (const v1::PremiseCheck& check : report.comparable()) {
+    if (check.check() == "steps" && !check.ok())
+      return " Steps: " + Printable(check.detail(), 1000) + ".";
+  }
+  return {};
+}
+
 bool IsOnlyPossible(const v1::DiffReport& report) {
   return report.has_root() && report.root().confidence() == "possible";
 }
@@ -86,10 +95,11 @@ v1::DiffText WithinText(const std::string& runs, const v1::DiffReport& report) {
   if (report.explained() == "rounding" && report.has_first()) {
     return Words(
         "SAME UP TO ROUNDING",
-        fmt::format(
-            "{}: {}, and {} all of them: no tensor differs by more than its inputs and {} explain.",
-            runs, of, noisy ? "rounding and the noise of the repeats explain" : "rounding explains",
-            noisy ? "these" : "usual rounding"));
+        fmt::format("{}: {}, and {} all of them: no tensor differs by more than its inputs and {} "
+                    "explain.{}",
+                    runs, of,
+                    noisy ? "rounding and the noise of the repeats explain" : "rounding explains",
+                    noisy ? "these" : "usual rounding", StepsText(report)));
   }
   if (report.has_root()) {
     return Words(
@@ -114,14 +124,15 @@ v1::DiffText VerdictText(const v1::DiffReport& report) {
   switch (report.verdict()) {
     case v1::VERDICT_IDENTICAL:
       return Words(report.without_hash() == 0 ? "IDENTICAL" : "EQUAL",
-                   fmt::format("{}: {}.", runs, EqualText(report)));
+                   fmt::format("{}: {}.{}", runs, EqualText(report), StepsText(report)));
     case v1::VERDICT_WITHIN_TOLERANCE:
       // Rounding and a loss scale also explain records above their tolerance.
       if (report.compared().within_tolerance() + report.compared().diverged() > 0)
         return WithinText(runs, report);
-      return Words("WITHIN TOLERANCE",
-                   fmt::format("{}: {}{} exist in only one run.", runs, EqualText(report),
-                               report.without_hash() > 0 ? ". Others" : "; others"));
+      return Words(
+          "WITHIN TOLERANCE",
+          fmt::format("{}: {}{} exist in only one run.{}", runs, EqualText(report),
+                      report.without_hash() > 0 ? ". Others" : "; others", StepsText(report)));
     case v1::VERDICT_DIVERGED:
       return Words("DIVERGED", RootHeadline(report) + CauseText(report));
     default:

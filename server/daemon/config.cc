@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "common/choice.h"
 #include "common/names.h"
 #include "common/parse.h"
 #include "common/project.h"
@@ -101,6 +102,7 @@ Status CheckAlarms(const RawFlags& raw, DaemonConfig& config) {
 // Where the data lies, and where the collector answers.
 void AddPlaceOptions(CLI::App& app, RawFlags& raw, DaemonConfig& config) {
   app.add_option("--data-dir", config.data_dir, "Folder of the store; created if missing")
+      ->check(OptionAsPath)
       ->capture_default_str();
   app.add_option("--store", config.store,
                  "Where the records are kept: rocksdb, in --data-dir, or "

@@ -16,6 +16,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "common/choice.h"
 #include "common/clock.h"
 #include "common/names.h"
 #include "common/project.h"
@@ -186,6 +187,7 @@ int RunTokenCommand(int argc, const char* const* argv) {
   app.fallthrough();
   app.add_option("--data-dir", o.data_dir,
                  "Data directory of the collector; its tokens are in the file `tokens` there")
+      ->check(OptionAsPath)
       ->capture_default_str();
   app.add_option("--token-file", o.token_file,
                  "File of tokens, if the collector uses --token-file");

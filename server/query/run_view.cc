@@ -81,6 +81,12 @@ std::optional<StepRange> RunView::StepSpan() const {
   return span;
 }
 
+std::string RunView::StepSpanText() const {
+  const auto span = StepSpan();
+  if (!span) return "no steps yet";
+  return "steps " + std::to_string(span->first) + ".." + std::to_string(span->last);
+}
+
 // A rank that was copied here has the tallies that its sender gave, so that there may be 2^64 of
 // them.
 Status RunView::AddAll(StepBounds range, const StepSet& wanted, std::size_t attempt,

@@ -61,6 +61,7 @@ class RunView {
   Result<std::map<std::uint64_t, std::size_t>> Steps(const StepSet& wanted) const;
   // From the first to the last of all attempts and ranks, as their tallies say.
   std::optional<StepRange> StepSpan() const;
+  std::string StepSpanText() const;  // "steps 0..7", or "no steps yet"
   // Over all attempts; absent if nothing was recorded. Cost: that of NewestStep for each rank.
   Result<std::optional<std::uint64_t>> NewestStepWithStats() const;
   // As known so far; Read may extend it. Pointers stay valid as long as the view. Ranks with the

@@ -14,5 +14,11 @@ TEST(Choice, AWrongWordIsToldWhatIsNearAndWhatThereIs) {
   EXPECT_EQ(NotOneOf("\x1b[2J", {"csv"}), "found '\\x1b[2J'; expected csv");
 }
 
+TEST(OptionAsPath, IsTheNextOptionAfterOneWithoutItsValue) {
+  EXPECT_EQ(OptionAsPath("--help"),
+            "found the option '--help'; expected a folder; write ./--help for one of that name");
+  for (const char* const path : {"", "data", "./--help", "-"}) EXPECT_EQ(OptionAsPath(path), "");
+}
+
 }  // namespace
 }  // namespace statcollect

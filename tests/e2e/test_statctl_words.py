@@ -189,7 +189,8 @@ def test_an_unknown_run_is_an_error_that_names_it(collector: Collector, tmp_path
     ("command", "begins"),
     [
         ("show nope", "no run 'nope'; runs there: "),
-        ("series base nope", "series of run 'base': no activation 'nope'; "),
+        ("series base nope", "'nope' of run 'base': no activation of that name; "),
+        ("run base python train.py", "found no '--'; expected one before the command to run"),
         ("scalars base --name los", "scalars of run 'base': no scalar 'los' there; closest: loss"),
         ("density base --input x", "density of run 'base': no input 'x', nor any other"),
         ("exponents base embed", "exponents of 'embed' in run 'base': none were recorded, of no activation; "),
@@ -218,6 +219,8 @@ def test_a_selection_that_finds_nothing_says_where_there_is_something(collector:
     assert (
         named.code == 2 and "no scalar 'loss' at these steps and ranks; there are some at steps 0-5, of ranks 0, 1" in named.err
     )
+    tensor = collector.statctl("tensor", "base", "embed", "--step", "900")
+    assert (tensor.code, tensor.out[:72]) == (0, "No records of embed in base for this selection: it has some at steps 0-5")
     for what, how in (("memory", "memory=True"), ("density", "density=True"), ("exponents", "STATAGENT_EXPONENTS")):
         assert how in collector.statctl(what, "base", "--steps", "900").out, "the run has none at all"
 

@@ -1,4 +1,5 @@
 #include "proto/text/divergence_text.h"
+#include "proto/text/verdict_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -210,6 +211,21 @@ TEST(DivergenceText, BackwardPointsAtWhatUsedTheTensor) {
             "look at the backward pass between h.1.mlp.fc1, whose gradient agrees bit for bit, and "
             "h.1.ln2: "
             "forward pass and loss agree");
+}
+
+TEST(DivergenceText, TheVerdictSaysWhereOneRunEndedEarlier) {
+  v1::DiffReport report = Runs();
+  report.set_verdict(v1::VERDICT_IDENTICAL);
+  report.mutable_compared()->set_records(48);
+  v1::PremiseCheck& steps = *report.add_comparable();
+  steps.set_check("steps");
+  steps.set_detail("0..3 in both (4); base has 0..7, port has 0..3");
+  EXPECT_EQ(VerdictText(report).sentence(),
+            "base and port: all 48 records compared are equal bit for bit. Steps: 0..3 in both (4); "
+            "base has 0..7, port has 0..3.");
+  steps.set_ok(true);
+  EXPECT_EQ(VerdictText(report).sentence(),
+            "base and port: all 48 records compared are equal bit for bit.");
 }
 
 TEST(DivergenceText, EqualBitsAreSaidOnlyWhereHashesTell) {

@@ -65,12 +65,12 @@ Status NoActivation(RunView& view, const SeriesRequest& request) {
       view, [&](std::size_t, std::uint32_t, const TensorDef& def) { names.insert(def.key.name); }));
   if (names.contains(request.activation)) {
     return {Code::kNotFound,
-            "series of run '" + view.run() + "': '" + Printable(request.activation) +
-                "' exists, but not with this kind, output path or rank; relax the filters"};
+            "'" + Printable(request.activation) + "' of run '" + view.run() +
+                "': it has records, but none of this kind, output path or rank; relax the filters"};
   }
   return {Code::kNotFound,
-          "series of run '" + view.run() + "': no activation '" + Printable(request.activation) +
-              "'; closest of the " + std::to_string(names.size()) +
+          "'" + Printable(request.activation) + "' of run '" + view.run() +
+              "': no activation of that name; closest of the " + std::to_string(names.size()) +
               " there are: " + Suggest(request.activation, {names.begin(), names.end()})};
 }
 

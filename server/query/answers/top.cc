@@ -77,12 +77,9 @@ v1::TopRow MakeRow(std::uint32_t rank, std::uint64_t step, double value, const O
 }
 
 Status NoSuchStep(const RunView& view, std::uint64_t step) {
-  const auto span = view.StepSpan();
   return {Code::kNotFound,
           "top of run '" + view.run() + "': no statistics in step " + std::to_string(step) +
-              "; the run has " +
-              (span ? "steps " + std::to_string(span->first) + ".." + std::to_string(span->last)
-                    : std::string("no steps yet")) +
+              "; the run has " + view.StepSpanText() +
               ", some of which may not have been recorded; omit --step for the newest"};
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/names.h"
+#include "common/text.h"
 #include "server/query/compare/diff_plan.h"
 #include "server/query/compare/loss_diff.h"
 #include "server/query/compare/rank_step_diff.h"
@@ -493,8 +494,7 @@ void ReportBuilder::AddNotes() {
     NoteUnmatched("scalar " + name, /*only_a=*/false);
   if (losses_.factor()) notes.push_back(losses_.FactorText(a_.run(), b_.run()));
   if (losses_.alone() > 0) {
-    notes.push_back(std::to_string(losses_.alone()) +
-                    " losses exist in only one run and were not compared");
+    notes.push_back(Counted(losses_.alone(), "value") + " of losses in only one run: not compared");
   }
   if (!order_note_.empty()) notes.push_back(order_note_);
   notes.insert(notes.end(), loaded_.notes().begin(), loaded_.notes().end());

@@ -166,12 +166,7 @@ void RankCheck::Conclude() {
 }
 
 std::string RankCheck::WhyIncomparable() const {
-  if (steps_.empty()) {
-    const auto span = view_.StepSpan();
-    return span ? "none of the requested steps; the run has " + std::to_string(span->first) + ".." +
-                      std::to_string(span->last)
-                : "no step to look at";
-  }
+  if (steps_.empty()) return "none of the requested steps; the run has " + view_.StepSpanText();
   if (has_parts_)
     return "no two ranks hold the same part of a weight, gradient or state, so there are no "
            "replicas to compare; what else was checked (batches, losses, NaN, outliers, frozen "

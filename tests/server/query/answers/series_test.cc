@@ -109,7 +109,7 @@ TEST_F(SeriesTest, KnownActivationWithAnotherKindSaysSo) {
   const Status s =
       Ask(engine_, GetSeries, {.run = "r", .activation = "h.0", .kind = Kind::kWeight}).status();
   EXPECT_EQ(s.code(), Code::kNotFound);
-  EXPECT_THAT(s.message(), HasSubstr("exists, but not with this kind"));
+  EXPECT_THAT(s.message(), HasSubstr("has records, but none of this kind"));
 }
 
 TEST_F(SeriesTest, StepsWithoutTheActivationGiveAnEmptySeries) {

@@ -484,7 +484,7 @@ TEST_F(RanksTest, HonoursItsSelectionAndStops) {
             RanksVerdict::kConsistent);
   EXPECT_EQ(engine_.CheckRanks({.run = "r", .ranks = {0}})->verdict, RanksVerdict::kIncomparable);
   EXPECT_THAT(engine_.CheckRanks({.run = "r", .steps = "99"})->message,
-              HasSubstr("none of the requested steps; the run has 0.."));
+              HasSubstr("none of the requested steps; the run has steps 0.."));
   EXPECT_EQ(engine_.CheckRanks({.run = "r", .steps = "100-"})->verdict,
             RanksVerdict::kIncomparable);
   EXPECT_EQ(engine_.CheckRanks({.run = "r", .tolerance = -1}).status().code(),
