@@ -48,7 +48,7 @@ ENDINGS = {
     "leaves": (4, ""),
 }  # os._exit may leave before anything is sent
 OWN = ["by_itself", "late_init"]
-EACH = [*AS_BY_HAND, "compiled", "compiled_step", *PHASES, *NOT_RECORDED, *LATE, *ENDINGS, *OWN]
+EACH = [*AS_BY_HAND, "compiled", "compiled_step", "resumed", *PHASES, *NOT_RECORDED, *LATE, *ENDINGS, *OWN]
 
 
 @pytest.fixture(scope="module")
@@ -223,6 +223,18 @@ def test_a_training_ends_after_its_steps_where_only_some_are_recorded_and_in_a_c
     assert some.code == 0 and "run 'some': 3 steps, " in some.err and "AdamW, steps 0\n" in some.err
     assert graph.code == 0 and "run 'graph': 2 steps, " in graph.err, graph.err
     assert graph.out.count("loss") == 2 and "weights" not in graph.out
+
+
+def test_a_training_that_goes_on_from_a_checkpoint_begins_at_its_next_step(
+    shared_collector: Collector, recorded: dict[str, Finished], without: Callable[[str], Finished]
+) -> None:
+    found = recorded["resumed"]
+    assert found.code == 0 and found.out == without("resumed").out
+    assert "every step, from step 6, as the optimizer has made 6 updates\n" in found.err
+    of_run = summary(shared_collector, "resumed")
+    assert (of_run["steps"], of_run["first_step"], of_run["last_step"]) == (4, 6, 9), of_run
+    weights = shared_collector.json("tensor", "resumed", "0.0.weight", "--kind", "weight")["records"]
+    assert [(each["step"], each["mode"]) for each in weights] == [(6, "init"), *((step, "train") for step in range(6, 10))]
 
 
 def test_the_lines_can_be_left_out_and_name_the_page_and_the_steps(

@@ -152,6 +152,14 @@ def test_replaced_forward_is_named() -> None:
     assert "other_forward (layers.5.fc); not set x 47" in str(differences["module.layers.*.fc.forward"][1])
 
 
+def test_a_class_own_forward_is_not_replaced_by_a_trainer_that_puts_it_back_or_compiles_it() -> None:
+    def put_back(m: Any) -> None:
+        m.layers[5].fc.forward = m.layers[5].fc.forward
+        m.layers[6].fc.forward = torch.compile(m.layers[6].fc.forward)
+
+    assert changed(Deep, put_back) == {}
+
+
 def test_hugging_face_configuration_is_flattened() -> None:
     model = Net()
     content = {"hidden_size": 8, "rope": {"theta": 1e4}, "id2label": {0: "a"}, "tie": False}

@@ -409,6 +409,16 @@ def wrapped_optimizer() -> None:
     finish(model)
 
 
+def resumed() -> None:
+    """Goes on from a checkpoint after six updates; SGD beside Adam does not count its own."""
+    model, other = small(WIDTH), small(WIDTH)
+    optimizer, plain = torch.optim.Adam(model.parameters(), lr=1e-2), torch.optim.SGD(other.parameters(), lr=0.1)
+    moments = [{"step": torch.tensor(6.0), "exp_avg": p * 0, "exp_avg_sq": p * 0 + 1} for p in model.parameters()]
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": dict(enumerate(moments))})
+    regress(nn.Sequential(model, other), [optimizer, plain])
+    finish(model, other)
+
+
 def by_itself() -> None:
     """Calls the agent, with its own names."""
     import statagent

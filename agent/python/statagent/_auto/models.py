@@ -41,6 +41,14 @@ def holds(module: Any, optimizer: Any, own: set[int]) -> bool:
     return not own.isdisjoint(parameters_of(optimizer)) or wrapper_in(module, optimizer) is not None
 
 
+def updates_made(optimizer: Any) -> int:
+    """How many updates its state has seen, which a checkpoint brings back; 0 if the state does not count them."""
+    with contextlib.suppress(Exception):
+        counted = (state["step"] for state in optimizer.state.values() if "step" in state)
+        return max(0, int(next(counted, 0)))
+    return 0
+
+
 def own_parameters(module: Any) -> set[int]:
     return {id(each) for each in parts.all_parameters(module)}
 

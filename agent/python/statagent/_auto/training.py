@@ -22,7 +22,7 @@ from ..watch import Watch, watch
 from .copies import follow_copies
 from .launch import launch_arguments
 from .losses import Losses, is_compiling
-from .models import Root, find_roots, holds, name_roots, outermost, own_parameters
+from .models import Root, find_roots, holds, name_roots, outermost, own_parameters, updates_made
 
 _LATE_MAX = 3  # backward passes for which an optimizer may wait for its model's training pass, once another model is watched
 _BY_HAND = "add statagent.init(), statagent.watch(model)"
@@ -186,6 +186,7 @@ class Training:
             agent = running_agent()
             if agent is not None:
                 agent.known_elsewhere |= {key for root in roots for key in own_parameters(root.model)}
+                self._go_on_from(optimizers, agent)
             with by_hand.ours():
                 for root, known in again:
                     self._watch_root(root, known)
@@ -197,6 +198,13 @@ class Training:
             )
         self._pending = []
         self._uninstall()
+
+    def _go_on_from(self, optimizers: list[Any], agent: Agent) -> None:
+        """A training that goes on from a checkpoint begins at the step after those that made it."""
+        made = max(map(updates_made, optimizers), default=0)
+        if made and not self._watched and agent.current_step() == 0 and agent.steps_ended == 0:
+            agent.set_step(made)
+            agent.messages.first = f"from step {made}, as the optimizer has made {made} updates"
 
     def _report_evaluation_mode(self) -> None:
         for each in self._watched:

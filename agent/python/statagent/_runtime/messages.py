@@ -40,6 +40,7 @@ class Messages:
         self._silent, self._pid = not first or process.is_set("STATAGENT_QUIET"), os.getpid()
         self._models: list[Model] = []
         self.steps = "every step"  # that are recorded
+        self.first = ""  # where they begin, if not at 0
         self.left_out: list[str] = []  # models that change and are not recorded
         self.waiting = True  # for the first training pass or end of a step
 
@@ -54,7 +55,7 @@ class Messages:
         if self._silent:
             return
         page = os.environ.get("STATAGENT_PAGE", "")
-        what = f"{_some([model.text() for model in self._models])}, {self.steps}" if self._models else self.steps
+        what = ", ".join(filter(None, (_some([model.text() for model in self._models]), self.steps, self.first)))
         # Beside the training, which waits for nobody who reads standard error.
         text = f"recording run '{run}': {what}{f'; page {page}' if page else ''}"
         writing = threading.Thread(target=self._write, args=(text,), name="statagent-line", daemon=True)

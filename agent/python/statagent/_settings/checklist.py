@@ -10,6 +10,7 @@ Nothing here raises into training, keeps a tensor or waits for a device."""
 from __future__ import annotations
 
 import hashlib
+import inspect
 import re
 import types
 from collections import Counter
@@ -229,10 +230,20 @@ def _settings_of(named: Named) -> Iterator[tuple[str, str]]:
         own_number = type(value) is int and name.endswith(("idx", "index", "id")) and value in numbers
         if name.startswith("_") or name in _NO_SETTINGS or own_number or _OF_LAYOUT.fullmatch(name):
             continue
+        if _is_of_class(module, name, value):
+            continue
         if type(value) is dict:
             yield from ((f"{name}[{key}]", found) for key, found in _numbers_by_name(value))
         elif (found := _setting(value)) is not None:
             yield name, found
+
+
+def _is_of_class(module: Any, name: str, value: Any) -> bool:
+    """Whether a function is the one that the class has under this name, as a trainer puts it back, or torch.compile replaces it."""
+    if not isinstance(value, (types.FunctionType, types.MethodType)):
+        return False
+    original = inspect.unwrap(value) if hasattr(value, "_torchdynamo_orig_callable") else value
+    return getattr(original, "__func__", original) is getattr(type(module), name, None)
 
 
 def _numbers_by_name(value: dict[Any, Any]) -> Iterator[tuple[str, str]]:
