@@ -12,6 +12,10 @@ import pytest
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Threads of torch in these processes, more of them than cores, wait for each other without spinning. Read when torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+
 
 def _environment() -> dict[str, str]:
     """Without pytest's own, and without those that libraries (torch, polars) keep for themselves."""
