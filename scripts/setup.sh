@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Installs the packages to build, run and test statcollect: system packages from apt, Python packages into .venv. Idempotent.
-# Usage: scripts/setup.sh [--for demo|cluster|cuda|release|web|wheel|docs|engines|test] [--check]
+# Usage: scripts/setup.sh [--for demo|cluster|cuda|release|web|wheel|docs|engines|test] [--build-only] [--check]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 purpose='test'
 check=0
+build_only=0
 usage() {
   cat <<'EOF'
-Usage: scripts/setup.sh [--for demo|cluster|cuda|release|web|wheel|docs|engines|test] [--check]
+Usage: scripts/setup.sh [--for demo|cluster|cuda|release|web|wheel|docs|engines|test] [--build-only] [--check]
 
   --for demo     only packages for the build and the demo
   --for cluster  also clickhouse-server, ZooKeeper with Java, and haproxy for scripts/demo_cluster.sh (500 MB); their services stay off
@@ -21,6 +22,7 @@ Usage: scripts/setup.sh [--for demo|cluster|cuda|release|web|wheel|docs|engines|
                  needs neither: it embeds the committed bundle
   --for engines  also vLLM for a CPU, in .venv-engines, an environment of its own (6 GB), for tests/e2e/test_engines.py
   --for test     also packages for the tests (default), with those of --for web and docs, and Chromium
+  --build-only   of the Python packages only what the build needs (torch and nvcc); the rest needs another run, beside which one can build
   --check        change nothing; list what is missing, and exit with 1 if anything is
 
 System packages come from apt (root or sudo), Python packages go into .venv. If the system's python3 already imports torch,
@@ -31,6 +33,7 @@ EOF
 while [ $# -gt 0 ]; do
   case "$1" in
     --for) purpose="${2:-}"; shift 2 ;;
+    --build-only) build_only=1; shift ;;
     --check) check=1; shift ;;
     -h | --help) usage; exit 0 ;;
     *) echo "setup.sh: unknown argument '$1'; see scripts/setup.sh --help" >&2; exit 2 ;;
@@ -137,6 +140,7 @@ case "$purpose" in release | web | wheel | docs) ;; *) has_module torch || missi
 has_nvcc() { command -v nvcc /usr/local/cuda/bin/nvcc >/dev/null || compgen -G '/usr/local/cuda-*/bin/nvcc' >/dev/null || compgen -G '.venv/lib/python3*/site-packages/nvidia/cu*/bin/nvcc' >/dev/null; }
 missing_nvcc=0
 case "$purpose" in cuda | test) has_nvcc || missing_nvcc=1 ;; esac
+if [ "$build_only" = 1 ]; then missing_pip=() missing_helm=0; fi
 
 if [ "$check" = 1 ]; then
   [ ${#missing_apt[@]} -eq 0 ] || say "missing from apt: ${missing_apt[*]}"
@@ -219,6 +223,10 @@ if [ "$missing_nvcc" = 1 ]; then
   version="$("$python" -c 'from importlib.metadata import version; print(version("cuda-toolkit"))' 2>/dev/null || echo 13.2.2)"
   say "installing into .venv: nvcc of CUDA $version"
   "$python" -m pip install --disable-pip-version-check -q --no-compile "cuda-toolkit[nvcc,crt,nvvm,cudart,cccl]==$version"
+fi
+if [ "$build_only" = 1 ]; then
+  say "ready to build" # the bytecode of what is there now is compiled with the rest
+  exit 0
 fi
 if [ "$missing_helm" = 1 ]; then
   say "installing into .venv: helm"

@@ -40,6 +40,7 @@ started=$SECONDS
 begun=$SECONDS
 current=""
 rows=()
+beside=""
 end_step() {
   [ -z "$current" ] || rows+=("$(printf '%6d  %s' $((SECONDS - begun)) "$current")")
   current=""
@@ -49,6 +50,27 @@ step() {
   current="$*"
   begun=$SECONDS
   printf '\n=== %s (%d s)\n' "$current" $((SECONDS - started))
+}
+
+# Runs a command beside the steps that follow: many of them wait, or use one core. At a niceness of 19 it takes what they leave. `join` waits
+# for its end, and fails if it did.
+beside() { # NAME NICENESS COMMAND...
+  beside="$1"
+  shift
+  # A session of its own is ended as one. Where the kernel gives each session its share (autogroup), niceness is that of the session.
+  setsid bash -c '{ echo "$1" >/proc/self/autogroup; } 2>/dev/null; exec nice -n "$1" "${@:2}"' beside "$@" >"$work/beside.log" 2>&1 &
+  beside_pid=$!
+}
+join() {
+  local name="$beside" code=0
+  step "$name: what was left of it"
+  { echo 0 >"/proc/$beside_pid/autogroup"; } 2>/dev/null || true
+  renice -n 0 -g "$beside_pid" >/dev/null 2>&1 || true
+  wait "$beside_pid" || code=$?
+  beside=""
+  cat "$work/beside.log"
+  [ "$code" = 0 ] || echo "test.sh: $name: exit code $code" >&2
+  return "$code"
 }
 
 # Where the time went, then the last runner's own summary once more.
@@ -73,6 +95,11 @@ report() {
   status=$?
   trap - EXIT
   end_step
+  if [ -n "$beside" ]; then
+    kill -- "-$beside_pid" 2>/dev/null || true
+    printf '\ntest.sh: %s was ended. It said last:\n' "$beside" >&2
+    tail -n 5 "$work/beside.log" >&2
+  fi
   printf '\n=== seconds\n'
   printf '%s\n' "${rows[@]}"
   [ ! -s "$work/pytest.xml" ] || by_folder "$work/pytest.xml" || true
@@ -83,6 +110,8 @@ report() {
   exit "$status"
 }
 trap report EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 
 # Each for its share of the minutes: half of them simulated worlds, a quarter kills and faults of the disk, the rest fuzzing with at least
 # 30 s a target. STATCOLLECT_FAULT_SEED repeats a run; without it every run is a different one.
@@ -105,10 +134,20 @@ run_long() {
   done
 }
 
+step "set-up: what the build needs"
+scripts/setup.sh --for test --build-only
+beside "build $preset" 0 scripts/build.sh "$preset" -DSTATCOLLECT_BUILD_TESTS=ON -DSTATCOLLECT_BUILD_BENCH=ON
 step "set-up"
 scripts/setup.sh --for test
 step "lint"
 scripts/lint.sh
+join
+# Not -Werror: then the compiler's cache could not serve this build and that of the demo alike.
+if grep -q 'warning:' "$work/beside.log"; then
+  grep -A 3 'warning:' "$work/beside.log" >&2
+  echo "test.sh: build without warnings: found $(grep -c 'warning:' "$work/beside.log"), repeated above; mend them" >&2
+  exit 1
+fi
 if [ "$sanitizers" = 1 ]; then
   for sanitizer in asan tsan; do
     step "build $sanitizer"
@@ -117,20 +156,12 @@ if [ "$sanitizers" = 1 ]; then
     ctest --preset "$sanitizer"
   done
 fi
-step "build $preset"
-scripts/build.sh "$preset" -DSTATCOLLECT_BUILD_TESTS=ON -DSTATCOLLECT_BUILD_BENCH=ON 2>&1 | tee "$work/build.log"
-# Not -Werror: then the compiler's cache could not serve this build and that of the demo alike. It repeats warnings.
-if grep -q 'warning:' "$work/build.log"; then
-  grep -A 3 'warning:' "$work/build.log" >&2
-  echo "test.sh: build without warnings: found $(grep -c 'warning:' "$work/build.log"), repeated above; mend them" >&2
-  exit 1
-fi
 # A figure, not a test; counted again only if the kernels, the compiler or the script have changed.
 step "instructions of the CUDA kernels"
 .venv/bin/python scripts/sass_count.py --optional --cache build/sass-count.txt || echo "test.sh: the instructions were not counted; see above" >&2
-step "clang-tidy"
-.venv/bin/python scripts/tidy.py "build/$preset"
+beside "clang-tidy" 19 .venv/bin/python scripts/tidy.py "build/$preset"
 if [ "$long" != 0 ]; then
+  join
   run_long
   exit 0
 fi
@@ -147,3 +178,4 @@ if [ "$unit_only" = 0 ]; then
   STATCOLLECT_BUILD_DIR="$PWD/build/$preset" .venv/bin/python -m pytest -q -n "$(($(nproc) + 1))" --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
     --durations=10 "${colour[@]}" --junitxml "$work/pytest.xml" tests | tee "$work/pytest.log"
 fi
+join
