@@ -159,7 +159,10 @@ fi
 # A figure, not a test; counted again only if the kernels, the compiler or the script have changed.
 step "instructions of the CUDA kernels"
 .venv/bin/python scripts/sass_count.py --optional --cache build/sass-count.txt || echo "test.sh: the instructions were not counted; see above" >&2
-beside "clang-tidy" 19 .venv/bin/python scripts/tidy.py "build/$preset"
+# First what pytest makes of the tests' sources (bytecode, with what an assertion shows), once for all workers, which would each take 7 s.
+beside "clang-tidy" 19 bash -c '
+  [ "$1" = 1 ] || env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m pytest -q -p no:cacheprovider --collect-only tests >/dev/null 2>&1 || true
+  exec .venv/bin/python scripts/tidy.py "$2"' clang-tidy "$((unit_only || long))" "build/$preset"
 if [ "$long" != 0 ]; then
   join
   run_long
