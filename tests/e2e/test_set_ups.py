@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import BUILD, ROOT, STATCTL, Finished, agent_environment, run_command, wait_until
+from conftest import BUILD, ROOT, STATCTL, WARM, Finished, agent_environment, run_command, wait_until
 from network import Machines, two_machines
 from test_readme_snippets import snippet
 
@@ -55,6 +55,7 @@ class Terminal:
         env["PATH"] = f"{BUILD / 'bin'}:{Path(sys.executable).parent}:{env['PATH']}"
         for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
             env.pop(name, None)
+        env = WARM.on_path(env)
         self.shell = subprocess.Popen(
             [*enter, "bash", "--noprofile", "--norc"], cwd=folder, env=env, text=True, start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

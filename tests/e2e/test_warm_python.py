@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from conftest import WARM, start_python, wait_until
+import pytest
+from conftest import WARM, run_command, start_python, wait_until
 
 PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
@@ -71,6 +72,24 @@ time.sleep(60)
     process.terminate()
     assert process.communicate(timeout=60)[0] == "handled\n"
     assert process.returncode == -signal.SIGABRT
+
+
+def test_a_fork_is_on_the_machine_of_whoever_asked() -> None:
+    shown = "import os; print(*(os.readlink(f'/proc/self/ns/{kind}') for kind in ('net', 'mnt')))"
+    enter = [
+        "unshare",
+        "--net",
+        "--mount",
+        "sh",
+        "-c",
+        'readlink /proc/self/ns/net /proc/self/ns/mnt; exec "$PYTHON_EXEC" -c "$0"',
+        shown,
+    ]
+    done = run_command(enter, env=WARM.environment(**WARM.stand_in()))
+    if "unshare failed" in done.err:
+        pytest.skip("making a network namespace needs root")
+    net, mnt, fork = done.out.splitlines()
+    assert fork == f"{net} {mnt}" and net != os.readlink("/proc/self/ns/net"), done
 
 
 def test_a_program_does_not_outlive_its_killed_stand_in() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import copy
+import ctypes
 import gc
 import json
 import os
@@ -22,6 +23,7 @@ import selectors
 import signal
 import site
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -36,7 +38,7 @@ _FREE = (
     "STATAGENT_", "STATCTL_", "TORCHINDUCTOR_CACHE_DIR", "PYTEST_CURRENT_TEST", "PYTHONPATH", "PYTHON_EXEC", "STATCOLLECT_", "PWD",
     "RANK", "LOCAL_", "WORLD_SIZE", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "TORCH_NCCL_", "ACCELERATE_", "FAULT_CATALOGUE_",
     "DS_ACCELERATOR", "CUDA_VISIBLE_DEVICES", "PATH", "GLOO_", "SLURM_", "NODE", "MAIN", "COLLECTOR_",
-    "SHLVL", "OLDPWD", "_", "PYTHON=", "EPS=", "WAIT=", "CUBLAS_WORKSPACE_CONFIG",
+    "SHLVL", "OLDPWD", "_", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "PYTHON=", "EPS=", "WAIT=", "CUBLAS_WORKSPACE_CONFIG",
 )  # fmt: skip
 _PACKET_MAX = 1 << 18  # an environment and a script
 
@@ -94,7 +96,7 @@ class Warm:
             return {"STATCOLLECT_WARM": f"{self._folder.name}/socket", "PYTHON_EXEC": f"{self._folder.name}/python"}
 
     def on_path(self, env: dict[str, str]) -> dict[str, str]:
-        """The environment for a program that starts `python`: that is a fork, too, and instrumented as an interpreter would be."""
+        """The environment for a program that starts `python` or `torchrun`: they are forks, too, and instrumented as interpreters would be."""
         warm = self.stand_in()
         return {**env, **warm, "PATH": f"{Path(warm['PYTHON_EXEC']).parent}:{env['PATH']}"}
 
@@ -103,6 +105,9 @@ class Warm:
         program = Path(self._folder.name, "python")
         program.write_text(f"#!{sys.executable} -IS\n" + Path(__file__).with_name("warm_client.py").read_text())
         program.chmod(0o755)
+        launcher = program.with_name("torchrun")
+        launcher.write_text(f'#!/bin/sh\nexec {program} -m torch.distributed.run "$@"\n')
+        launcher.chmod(0o755)
         self._process = subprocess.Popen(
             [sys.executable, "-u", __file__, f"{self._folder.name}/socket"], env=self._env, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
@@ -212,6 +217,7 @@ class _Server:
 
     def _become(self, request: dict[str, Any], files: list[int], client: socket.socket) -> None:
         os.setsid()
+        _enter(client)
         self._events.close()
         self._listener.close()
         client.close()
@@ -238,6 +244,17 @@ class _Server:
         sys.meta_path.insert(0, _Unseen("torch"))
         sys.modules.pop("sitecustomize", None)
         site.execsitecustomize()
+
+
+def _enter(client: socket.socket) -> None:
+    """Goes to the machine of the process at the other end: its namespaces of the network and of files."""
+    pid, _, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    for kind in ("net", "mnt"):
+        theirs, ours = (os.open(f"/proc/{who}/ns/{kind}", os.O_RDONLY) for who in (pid, "self"))
+        if not os.path.sameopenfile(theirs, ours) and ctypes.CDLL(None, use_errno=True).setns(theirs, 0) != 0:
+            raise OSError(ctypes.get_errno(), f"enter the namespace '{kind}' of process {pid}")
+        os.close(theirs)
+        os.close(ours)
 
 
 class _Unseen:
