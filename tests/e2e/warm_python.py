@@ -286,7 +286,11 @@ class _Unseen:
 def _serve(path: str) -> list[str] | None:
     import torch
     import torch._dynamo
+    import torch.distributed.run
+    from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 
+    # torchrun asks inspect.stack() 18 times for the name that an event shall have; each goes through all loaded modules.
+    dynamic_rendezvous.get_method_name = lambda depth=2: sys._getframe(depth).f_code.co_name
     gc.collect()
     gc.freeze()  # what is there stays, and is not looked at again in every fork
     assert torch.get_num_threads() == 1 and len(os.listdir("/proc/self/task")) == 1, "a process with threads must not be forked"
