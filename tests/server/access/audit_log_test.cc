@@ -135,6 +135,31 @@ TEST_F(AuditLogTest, ALinkIsNotFollowed) {
   EXPECT_EQ(std::filesystem::file_size(folder_ + "/other"), 0U);
 }
 
+TEST_F(AuditLogTest, FindsTheLinesOfOneProjectForWhoMayReadNoOther) {
+  AuditLog log = Make();
+  for (const char* project : {"vision", "", "speech", "vision"}) {
+    AuditEntry entry = Entry(project);
+    entry.project = project;
+    log.Write(entry);
+  }
+  EXPECT_EQ(log.Find({}).records.size(), 4U);
+  const AuditFound found = log.Find({.only_project = "vision"});
+  ASSERT_EQ(found.records.size(), 2U);
+  for (const AuditRecord& record : found.records) EXPECT_EQ(record.entry.object, "vision");
+}
+
+// A misspelt one would find nothing, as if nobody had been refused.
+TEST(CheckOutcome, IsTheBeginningOfOneThatTheLogHasOrGoesOnFromIt) {
+  for (const char* good : {"", "ok", "perm", "permission_denied", "permission_denied: token 1",
+                           "error", "error NOT_FOUND", "unauth"})
+    EXPECT_TRUE(CheckOutcome(good).ok()) << good;
+  for (const char* bad : {"denied", "okay", "OK", "errors", "permission denied"}) {
+    const Status status = CheckOutcome(bad);
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << bad;
+    EXPECT_NE(status.message().find("permission_denied"), std::string::npos) << status.message();
+  }
+}
+
 TEST(FailureLimiter, FewLinesForOneAddressAndTheCountOfTheRest) {
   FailureLimiter limiter;
   FakeClock clock;

@@ -122,6 +122,9 @@ TEST_F(LogInTest, LoggingOutEndsTheSessionAndIsAudited) {
   access_->LogOut(Of(session), "ipv4:1.2.3.4:5");
   EXPECT_EQ(Ask(session), Code::kUnauthenticated);
   EXPECT_NE(folder_.audit.Newest(10)[1].find("/session/logout"), std::string::npos);
+  const std::size_t lines = folder_.audit.Newest(10).size();
+  access_->LogOut(Of(session), "ipv4:1.2.3.4:5");
+  EXPECT_EQ(folder_.audit.Newest(10).size(), lines) << "there is nothing left to end";
 }
 
 TEST(LogIn, WithoutTokensThereIsNoLink) {

@@ -133,6 +133,34 @@ TEST_F(TokenFileTest, AFailedChangeLeavesTheFile) {
   EXPECT_EQ(std::string((std::istreambuf_iterator<char>(file)), {}), "# nothing\n");
 }
 
+TEST_F(TokenFileTest, AFileThatCannotBeLockedOrReadIsNotReplaced) {
+  bool asked = false;
+  const auto change = [&](TokenRecords&) {
+    asked = true;
+    return Status::Ok();
+  };
+  const Status absent = ChangeTokens(folder_ + "/none/tokens", change);
+  EXPECT_THAT(absent.message(), HasSubstr("change tokens: lock"));
+  EXPECT_THAT(absent.message(), HasSubstr("No such file"));
+  const std::string path = Write("nonsense\n");
+  EXPECT_EQ(ChangeTokens(path, change).code(), Code::kInvalidArgument);
+  EXPECT_FALSE(asked);
+  std::ifstream file(path);
+  EXPECT_EQ(std::string((std::istreambuf_iterator<char>(file)), {}), "nonsense\n");
+}
+
+TEST_F(TokenFileTest, MoreTokensThanACollectorKeepsAreRefused) {
+  std::string text;
+  for (std::size_t i = 0; i <= access::kTokensMax; ++i) {
+    std::string id = std::to_string(i);
+    id.insert(0, 12 - id.size(), '0');
+    text += id + " " + std::string(64, '0') + " read 1 - -\n";
+  }
+  EXPECT_THAT(ParseTokens(text).status().message(), HasSubstr("more than 10000; remove old ones"));
+  text.resize(text.size() - text.size() / (access::kTokensMax + 1));
+  EXPECT_EQ(ParseTokens(text)->size(), access::kTokensMax);
+}
+
 TEST_F(TokenFileTest, AFileThatOthersMayReadOrThatIsDamagedIsRefused) {
   const std::string line = "0123456789ab " + std::string(64, '0') + " read 1 - -\n";
   EXPECT_TRUE(ReadTokens(Write(line)).ok());
