@@ -92,8 +92,11 @@ class VerdictKernelsTest : public VerdictTest {
     before_ = [=](RunWriter& run, bool is_b) {
       run.Config(0, {{"torch.mkldnn.enabled", is_b ? onednn_of_b : "true"}});
     };
+    store_ = std::make_unique<FakeStore>();
+    if (twins_) WriteTwins([](double ulps) { return RoundingOf(kRounding * ulps); });
     return DiffWith(BugAt("blocks.0.fc", size));
   }
+  bool twins_ = false;  // whose algorithms are A's
 };
 
 TEST_F(VerdictKernelsTest, AnotherAlgorithmExplainsAConvolution) {
@@ -105,6 +108,13 @@ TEST_F(VerdictKernelsTest, NothingElseDoes) {
 }
 
 TEST_F(VerdictKernelsTest, AnotherAlgorithmExplainsNoMoreThanThat) {
+  EXPECT_EQ(Say(ConvolutionDiffersBy(600 * kRoundoffF32, "false")), "0 forward blocks.0.fc");
+}
+
+TEST_F(VerdictKernelsTest, AnotherAlgorithmExplainsAsMuchWhereTwinsMeasureTheNoise) {
+  twins_ = true;
+  ExpectExplained(ConvolutionDiffersBy(60 * kRoundoffF32, "false"));
+  EXPECT_EQ(Say(ConvolutionDiffersBy(60 * kRoundoffF32, "true")), "0 forward blocks.0.fc");
   EXPECT_EQ(Say(ConvolutionDiffersBy(600 * kRoundoffF32, "false")), "0 forward blocks.0.fc");
 }
 

@@ -8,6 +8,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class MeasuredVerdict : public VerdictTest {
  protected:
@@ -256,6 +257,129 @@ TEST_F(MeasuredVerdict, A_twin_that_is_not_finite_does_not_hide_a_bug) {
   WriteTwin(1, 1, RoundingOf(kRounding), broken);
   WriteTwin(1, 2, RoundingOf(kRounding));
   EXPECT_EQ(Say(Ask()), "0 forward blocks.1.fc");
+}
+
+// Rows that nothing reads, as padding's, or an output that is thrown away.
+class UnreadOutputs : public MeasuredVerdict {
+ protected:
+  static constexpr char kSaid[] = "far more than noise explains, first blocks.1.fc by 0.";
+  // Of the outputs of two modules; nothing that follows differs by more than rounding.
+  static Level Unread() {
+    return [](std::uint64_t, const TensorKey& key) {
+      const bool unread = key.name == "blocks.1.fc" || key.name == "blocks.2.fc";
+      return unread && key.kind == Kind::kOutput ? 0.5 : 0.0;
+    };
+  }
+  DiffReport DiffWithTwins(const Level& level, const Edit& edit = {}) {
+    store_ = std::make_unique<FakeStore>();
+    WriteTwins([](double ulps) { return RoundingOf(kRounding * ulps); });
+    Write(Sum(RoundingOf(kRounding), level), edit);
+    return Ask();
+  }
+};
+
+TEST_F(UnreadOutputs, have_no_effect_and_it_is_said) {
+  options_.steps = 1;
+  const DiffReport report = DiffWithTwins(Unread());
+  ExpectExplained(report);
+  EXPECT_THAT(report.notes, Contains(HasSubstr(std::string("2 outputs differ ") + kSaid)));
+  const DiffReport one = DiffWithTwins([](std::uint64_t step, const TensorKey& key) {
+    return key.name == "blocks.1.fc" ? Unread()(step, key) : 0.0;
+  });
+  ExpectExplained(one);
+  EXPECT_THAT(one.notes, Contains(HasSubstr(std::string("1 output differs ") + kSaid)));
+}
+
+TEST_F(UnreadOutputs, do_not_hide_a_bug_of_a_later_step) {
+  const DiffReport report = DiffWithTwins(Sum(Unread(), BugAt("blocks.3.fc", 1e-2, /*from=*/2)));
+  EXPECT_EQ(Say(report), "2 forward blocks.1.fc") << "there, something may have read it";
+  EXPECT_THAT(report.notes, Not(Contains(HasSubstr(kSaid)))) << "it has a root";
+}
+
+TEST_F(UnreadOutputs, are_read_if_what_follows_differs_or_nothing_shows_that_it_does_not) {
+  EXPECT_EQ(Say(DiffWithTwins(BugAt("blocks.1.fc", 0.5))), "0 forward blocks.1.fc");
+  const auto nan = [](std::uint64_t, const TensorKey& key, Tensor tensor) -> std::optional<Tensor> {
+    if (key == Key("blocks.3.fc")) tensor.values[7] = std::nan("");
+    return tensor;
+  };
+  EXPECT_EQ(Say(DiffWithTwins(Unread(), nan)), "0 forward blocks.1.fc");
+  options_.gradients = false;
+  EXPECT_EQ(Say(DiffWithTwins(Unread())), "0 forward blocks.1.fc") << "without gradients";
+}
+
+// In bfloat16 the gradient of a bias in front of a normalisation is noise.
+TEST_F(MeasuredVerdict, A_gradient_that_is_noise_in_the_twins_is_no_root_and_is_named) {
+  const auto noise = [](double size) {
+    return Sum(RoundingOf(size), [](std::uint64_t, const TensorKey& key) {
+      return key.kind == Kind::kWeightGrad && key.name.ends_with("bias") ? 1.0 : 0.0;
+    });
+  };
+  WriteTwins([&](double ulps) { return noise(kRounding * ulps); });
+  Write(Sum(noise(kRounding), BugAt("blocks.3.ln", 1e-2, /*from=*/2)));
+  const DiffReport report = Ask();
+  EXPECT_EQ(Say(report), "2 forward blocks.3.ln");
+  EXPECT_THAT(report.notes, Contains(HasSubstr("noise, not an origin: blocks.0.fc.bias, "
+                                               "blocks.1.fc.bias, blocks.2.fc.bias and 1 more")));
+  store_ = std::make_unique<FakeStore>();
+  WriteTwins([](double ulps) { return RoundingOf(kRounding * ulps); });
+  Write(noise(kRounding));
+  EXPECT_EQ(Say(Ask()), "0 grad blocks.0.fc.bias") << "the twins' is not";
+}
+
+// As a rollout's: what the twins' batches show is noise, and no more than that.
+TEST_F(MeasuredVerdict, A_batch_of_real_numbers_is_judged_by_the_noise_of_the_batches_before) {
+  const auto batches = [](double size) {
+    return Sum(RoundingOf(kRounding), [size](std::uint64_t step, const TensorKey& key) {
+      return key.kind == Kind::kBatch && step > 0 ? size : 0.0;
+    });
+  };
+  const auto say = [&](double of_b) {
+    store_ = std::make_unique<FakeStore>();
+    WriteTwins([&](double ulps) { return batches(1e-5 * ulps); });
+    Write(batches(of_b));
+    return Say(Ask());
+  };
+  EXPECT_EQ(say(1e-5), "none");
+  EXPECT_EQ(say(1e-7), "none");
+  EXPECT_EQ(say(1e-2), "1 batch ids");
+}
+
+TEST_F(MeasuredVerdict, A_twin_whose_loss_is_missing_or_not_finite_leaves_it_to_the_others) {
+  const auto bug = [](std::uint64_t, const TensorKey& key) {
+    return key.name == "loss" ? 1e-3 : 0.0;
+  };
+  WriteTwins([](double ulps) { return RoundingOf(kRounding * ulps); });
+  WriteTwin(1, 3, Sum(RoundingOf(kRounding), [](std::uint64_t, const TensorKey& key) {
+              return key.name == "loss" ? std::nan("") : 0.0;
+            }));
+  options_.losses = false;
+  WriteTwin(1, 4, RoundingOf(kRounding));
+  options_.losses = true;
+  Write(Sum(RoundingOf(kRounding), bug));
+  const DiffReport report = Ask();
+  EXPECT_EQ(Say(report), "0 loss loss");
+  EXPECT_EQ(report.noise->runs.size(), 7u);
+}
+
+TEST_F(MeasuredVerdict, The_first_divergence_alone_is_judged_up_to_its_step) {
+  options_.steps = 8;
+  options_.elements = 512;
+  WriteTwins([](double ulps) { return RoundingOf(kRounding * ulps); });
+  Write(Sum(RoundingOf(kRounding), BugAt("blocks.1.fc", 1e-2, /*from=*/5)));
+  const DiffReport report = Ask({.first_only = true});
+  EXPECT_EQ(Say(report), "5 forward blocks.1.fc");
+  EXPECT_THAT(report.root->because, Contains(HasSubstr("noise of the twins")));
+}
+
+TEST_F(MeasuredVerdict, A_bug_behind_many_steps_of_noise_is_found_where_the_distance_rises) {
+  options_.steps = 44;
+  options_.elements = 256;
+  const auto noise = [](double ulps) { return RoundingOf(kRounding * ulps); };
+  for (const int seed : {1, 2}) WriteTwin(1, seed, noise(1));
+  Write(Sum(noise(1), BugAt("blocks.1.fc", 1e-2, /*from=*/41)));
+  const DiffReport report = Ask();
+  EXPECT_EQ(Say(report), "41 forward blocks.1.fc");
+  EXPECT_THAT(report.root->because, Contains(HasSubstr("noise of the twins")));
 }
 
 TEST(NoiseThreshold, is_the_root_of_the_quantile_of_f) {
