@@ -316,8 +316,8 @@ void NoteTwins(const RootQuestion& question, const Judgement& answer, DiffReport
 
 // What comes before the root differs by rounding or not at all, and what comes after a root below
 // its tolerance is computed from it: neither is an origin. The root is the first one.
+// Precondition: there is a root.
 void BeginOriginsAtRoot(DiffReport& report) {
-  if (!report.root) return;
   const Divergence& root = report.root->at;
   const Divergence* const at = RowAmong(report, root);
   const auto comes_before = [&](const Divergence& one) {
