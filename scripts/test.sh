@@ -66,9 +66,9 @@ join() {
   step "$name: what was left of it"
   { echo 0 >"/proc/$beside_pid/autogroup"; } 2>/dev/null || true
   renice -n 0 -g "$beside_pid" >/dev/null 2>&1 || true
+  tail -n +1 -f --pid="$beside_pid" "$work/beside.log"
   wait "$beside_pid" || code=$?
   beside=""
-  cat "$work/beside.log"
   [ "$code" = 0 ] || echo "test.sh: $name: exit code $code" >&2
   return "$code"
 }
