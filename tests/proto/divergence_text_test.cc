@@ -220,9 +220,10 @@ TEST(DivergenceText, TheVerdictSaysWhereOneRunEndedEarlier) {
   v1::PremiseCheck& steps = *report.add_comparable();
   steps.set_check("steps");
   steps.set_detail("0..3 in both (4); base has 0..7, port has 0..3");
-  EXPECT_EQ(VerdictText(report).sentence(),
-            "base and port: all 48 records compared are equal bit for bit. Steps: 0..3 in both (4); "
-            "base has 0..7, port has 0..3.");
+  EXPECT_EQ(
+      VerdictText(report).sentence(),
+      "base and port: all 48 records compared are equal bit for bit. Steps: 0..3 in both (4); "
+      "base has 0..7, port has 0..3.");
   steps.set_ok(true);
   EXPECT_EQ(VerdictText(report).sentence(),
             "base and port: all 48 records compared are equal bit for bit.");

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -286,4 +287,5 @@ def _note_exception(text: str, fields: Mapping[str, str], ends_process: bool) ->
 def _close_at_exit() -> None:
     agent = current_agent()
     if agent is not None:
-        agent.close(process.EXIT_SECONDS)
+        with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C: nobody wants to wait
+            agent.close(process.EXIT_SECONDS)

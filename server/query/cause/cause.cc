@@ -27,11 +27,12 @@ Causes One(const Evidence& evidence) {
 
 // Most specific first: it decides between causes of equal confidence.
 constexpr std::array kFinders = {
-    One<cause::FindEvaluationMode>, cause::FindModuleSettings,  One<cause::FindModuleReplaced>,
-    One<cause::FindModelStructure>, One<cause::FindUntrained>,  cause::FindOptimizerSettings,
-    One<cause::FindZeroGrad>,       One<cause::FindNotUpdated>, One<cause::FindResume>,
-    One<cause::FindDropout>,        One<cause::FindAllZero>,    One<cause::FindGradientScale>,
-    One<cause::FindOtherTensor>,    One<cause::FindUnobserved>, One<cause::FindLossTerm>,
+    One<cause::FindEvaluationMode>, cause::FindModuleSettings,   One<cause::FindModuleReplaced>,
+    One<cause::FindModelStructure>, One<cause::FindUntrained>,   cause::FindOptimizerSettings,
+    One<cause::FindZeroGrad>,       One<cause::FindNotUpdated>,  One<cause::FindChangedBeside>,
+    One<cause::FindResume>,         One<cause::FindDropout>,     One<cause::FindAllZero>,
+    One<cause::FindGradientScale>,  One<cause::FindOtherTensor>, One<cause::FindUnobserved>,
+    One<cause::FindLossTerm>,
 };
 
 // These say how a tensor differs rather than why: a likely reason is worth more than a certain

@@ -94,6 +94,9 @@ inline constexpr double kSeeded = 0.8;
 
 // --- the rest
 
+// A weight that moved so many times as far as in the other run was changed by something else than
+// its update, if it moved by this share of the root's distance. Judgement.
+inline constexpr double kMovedApart = 4, kMovedShare = 0.1;
 // The share of the first moments that are a multiple of the step's gradient where the optimizer's
 // state begins at 0. Judgement.
 inline constexpr double kFreshShare = 0.66;

@@ -1,4 +1,5 @@
-// Updates that were not made, and state that a launch did not find again.
+// Updates that were not made, weights that changed beside them, and state that a launch did not
+// find again.
 #include <algorithm>
 #include <string>
 
@@ -8,6 +9,7 @@
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
 #include "server/query/compare/roundoff.h"
+#include "server/query/number_text.h"
 #include "server/query/settings/dotted.h"
 
 namespace statcollect::query::cause {
@@ -112,6 +114,20 @@ std::string NotRestored(const Divergence& root) {
   }
 }
 
+// How far the weight moved from the update before to that of the root's step.
+double MovedBy(const Observation& before, const Observation& now) {
+  return Norm(Minus(SketchOf(now), SketchOf(before)));
+}
+
+// The larger of both runs' gradients of a weight, as a multiple of the smaller; 1: not known.
+double GradientsApart(const Evidence& evidence, const std::string& weight) {
+  for (const Pair& pair : evidence.PairsOf(Kind::kWeightGrad)) {
+    const auto [smaller, larger] = std::minmax(pair.a->stats->l2, pair.b->stats->l2);
+    if (pair.key().name == weight && smaller > 0) return larger / smaller;
+  }
+  return 1;
+}
+
 // A buffer of the root's module, of one inside it or around it. Buffers are recorded when they have
 // changed: both runs changed it in the step before, and one of them in this step.
 Found FindBufferNotUpdated(const Evidence& evidence) {
@@ -138,6 +154,37 @@ Found FindBufferNotUpdated(const Evidence& evidence) {
 }
 
 }  // namespace
+
+Found FindChangedBeside(const Evidence& evidence) {
+  const Divergence& root = evidence.root;
+  if (root.kind != Kind::kOutput || !evidence.step_before) return std::nullopt;
+  for (const Pair& now : evidence.PairsOf(Kind::kWeight)) {
+    const std::string& name = now.key().name;
+    const auto before = std::ranges::find_if(evidence.before, [&](const Pair& pair) {
+      return pair.key().kind == Kind::kWeight && pair.key().mode == Mode::kTrain &&
+             pair.key().name == name;
+    });
+    if (ParentOf(name) != root.activation || before == evidence.before.end() ||
+        !HaveSketches(*before->a, *now.a) || !HaveSketches(*before->b, *now.b))
+      continue;
+    const double of_a = MovedBy(*before->a, *now.a), of_b = MovedBy(*before->b, *now.b);
+    const auto [smaller, larger] = std::minmax(of_a, of_b);
+    const double size = now.a->stats->l2;
+    if (larger <= kMovedApart * GradientsApart(evidence, name) * smaller ||
+        larger <= kMovedShare * root.distance.value_or(0) * size || !(size > 0))
+      continue;
+    const Side &moved = of_b > of_a ? evidence.b : evidence.a,
+               &other = of_b > of_a ? evidence.a : evidence.b;
+    return Make("changed_beside",
+                Printable(name) + " changed in " + moved.name() + " between the update of step " +
+                    std::to_string(*evidence.step_before) +
+                    " and this pass, not by its optimizer: it moved by " +
+                    ShortNumber(larger / size) + " of its norm over the step, in " + other.name() +
+                    " by " + ShortNumber(smaller / size),
+                Confidence::kLikely, name);
+  }
+  return std::nullopt;
+}
 
 Found FindNotUpdated(const Evidence& evidence) {
   const Divergence& root = evidence.root;

@@ -27,8 +27,9 @@ Found FindUntrained(const Evidence& evidence);  // requires_grad, not_in_optimiz
 // optimizer_setting.cc
 Causes FindOptimizerSettings(const Evidence& evidence);  // learning_rate, betas, group_tensors, ...
 // optimizer_state.cc
-Found FindNotUpdated(const Evidence& evidence);  // not_updated
-Found FindResume(const Evidence& evidence);      // resume, optimizer_state
+Found FindNotUpdated(const Evidence& evidence);     // not_updated
+Found FindChangedBeside(const Evidence& evidence);  // changed_beside
+Found FindResume(const Evidence& evidence);         // resume, optimizer_state
 // gradients.cc
 Found FindZeroGrad(const Evidence& evidence);       // zero_grad
 Found FindGradientScale(const Evidence& evidence);  // loss_scale, clip_norm, gradient_scale

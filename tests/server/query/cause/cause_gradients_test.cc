@@ -581,6 +581,26 @@ TEST_F(CauseGradientsTest, AWeightThatKeptItsBitsWasNotUpdated) {
             "not_updated: w was not updated in ort at step 3; 1 of 2 weights with a gradient were");
 }
 
+// A clamp, an average that is copied back, weights that are loaded: no update does that.
+TEST_F(CauseGradientsTest, AWeightThatMovedFartherThanAnUpdateWasChangedBesideIt) {
+  const auto w = Key("fc.w", Kind::kWeight), out = Key("fc", Kind::kOutput);
+  const auto say = [&](const Tensor& of_b, double gradient_of_b, const char* root = "fc") {
+    Reset();
+    Both(2, w, Noise(1));
+    Put(3, out, Noise(3), Noise(4));
+    Put(3, Key("fc.w", Kind::kWeightGrad), Noise(5), Times(Noise(5), gradient_of_b));
+    Put(3, w, Sum(Noise(1), Noise(7, 256, 0.01)), of_b);
+    return Say(Root(3, Key(root, Kind::kOutput)));
+  };
+  const Tensor clamped = Changed(Noise(1), [](double x) { return std::clamp(x, -0.5, 0.5); });
+  EXPECT_THAT(say(clamped, 1),
+              HasSubstr("changed_beside: fc.w changed in ort between the update of step 2 and this "
+                        "pass, not by its optimizer: it moved by "));
+  EXPECT_EQ(say(Sum(Noise(1), Noise(8, 256, 0.01)), 1), "nothing") << "an update";
+  EXPECT_EQ(say(Sum(Noise(1), Noise(8, 256, 0.1)), 10), "nothing") << "of a larger gradient";
+  EXPECT_EQ(say(clamped, 1, "other"), "nothing") << "another module's";
+}
+
 // A buffer is recorded when it has changed.
 TEST_F(CauseGradientsTest, ABufferThatStaysWhereItWasWasNotUpdated) {
   const auto mean = Key("norm.running", Kind::kBuffer), out = Key("norm", Kind::kOutput);
