@@ -162,8 +162,9 @@ double MeasuredRule::Excess(const TensorPair& pair, const MeasuredRecord& record
                              : record.b.whole / (kInputRoundoffs * record.unit * record.size);
     if (!computed || given <= 1) return given;
   }
-  if (record.unit == 0 || record.lost || record.noise[0] == measured::kUnknown) return 0;
+  if (record.unit == 0 || record.lost) return 0;
   if (pair.loss != nullptr && before.same_bits) return record.b.whole / expected;
+  if (record.noise[0] == measured::kUnknown) return 0;
   const std::uint64_t numel = pair.loss == nullptr ? pair.a.stats->numel : 1;
   std::size_t twins = meter_.scales().front().count;
   if (pair.loss != nullptr) {

@@ -51,7 +51,7 @@ class Records {
     step.losses.resize(of_twins.size());
     for (std::size_t t = 0; t < of_twins.size(); ++t) {
       step.twins[t].emplace_back();
-      step.losses[t].push_back(a * (1 + of_twins[t].value()));
+      step.losses[t].push_back(of_twins[t] ? std::optional(a * (1 + *of_twins[t])) : std::nullopt);
     }
   }
   const MeasuredStep& Step() {
@@ -196,6 +196,17 @@ TEST_F(MeasuredRuleTest, ALossAfterEqualOutputsMayRoundAsItsDigitsShow) {
   EXPECT_TRUE(is_jump(f16, 8e-3));
   EXPECT_FALSE(is_jump(bf16, 8e-3));
   EXPECT_TRUE(is_jump(bf16, 0.1));
+}
+
+TEST_F(MeasuredRuleTest, ALossAfterEqualOutputsDiffersAlsoWhereNoTwinLoggedIt) {
+  const auto is_jump = [](double relative) {
+    Records records;
+    records.Add(Key("x"), 0, kTwins, {.numel = 1});
+    records.AddLoss(2.3, 2.3 * (1 + relative), {std::nullopt, std::nullopt});
+    return !MeasuredRule({1, 1}).Judge(records.Step()).jumps.empty();
+  };
+  EXPECT_TRUE(is_jump(0.1));
+  EXPECT_FALSE(is_jump(1e-7));
 }
 
 // --- what a record may inherit
