@@ -29,6 +29,7 @@ import sys
 import tempfile
 import threading
 import types
+import weakref
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, NoReturn
@@ -291,6 +292,8 @@ def _serve(path: str) -> list[str] | None:
 
     # torchrun asks inspect.stack() 18 times for the name that an event shall have; each goes through all loaded modules.
     dynamic_rendezvous.get_method_name = lambda depth=2: sys._getframe(depth).f_code.co_name
+    for each in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        each.atexit = False  # as the interpreter's teardown: of torch's operators, one by one
     gc.collect()
     gc.freeze()  # what is there stays, and is not looked at again in every fork
     assert torch.get_num_threads() == 1 and len(os.listdir("/proc/self/task")) == 1, "a process with threads must not be forked"
