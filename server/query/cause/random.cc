@@ -151,6 +151,14 @@ Found FromRates(const Evidence& evidence, const Observation& a, const Observatio
   return cause;
 }
 
+bool IsCompiledInOne(const Evidence& evidence) {
+  const auto compiled = [](const Side& side) {
+    const auto found = side.config.find("parallel.compiled");
+    return found == side.config.end() ? std::string() : found->second;
+  };
+  return compiled(evidence.a) != compiled(evidence.b);
+}
+
 }  // namespace
 
 Found FindDropout(const Evidence& evidence) {
@@ -159,13 +167,17 @@ Found FindDropout(const Evidence& evidence) {
   const bool known = a.layout->Trusts(Statistic::kZero) && b.layout->Trusts(Statistic::kZero);
   if (!known || a.stats->numel != b.stats->numel) return std::nullopt;
   if (DifferentRates(a, b)) return FromRates(evidence, a, b);
-  // Both drop some; without random numbers there is nothing that could differ.
-  if (a.stats->zero == 0 || StatesAgree(evidence)) return std::nullopt;
+  if (a.stats->zero == 0) return std::nullopt;
+  const bool compiled = StatesAgree(evidence);
+  // Both drop some. From equal states only other code draws other numbers.
+  if (compiled && !IsCompiledInOne(evidence)) return std::nullopt;
   Cause cause{
       .rule = "dropout", .confidence = Confidence::kLikely, .key = evidence.root.activation};
   cause.text = Printable(evidence.root.activation) + " drops " + Percent(ZeroShare(b)) +
-               " of its elements in both runs " + evidence.AtStep() +
-               " and not the same ones: the random numbers differ";
+               " of its elements in both runs " + evidence.AtStep() + " and not the same ones: " +
+               (compiled ? "torch.compile draws its own random numbers from equal states "
+                           "(torch._inductor.config.fallback_random = True draws as without it)"
+                         : "the random numbers differ");
   if (const auto state = FindStateDifference(evidence, /*of_torch=*/true)) {
     cause.confidence = Confidence::kCertain;
     cause.key = state->scalar;

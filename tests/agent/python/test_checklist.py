@@ -17,7 +17,7 @@ from torch import nn
 import statagent
 from statagent._settings import checklist as _checklist
 from statagent._settings import environment as _environment
-from statagent._settings.checklist import CHANGES_MAX, model_checklist, optimizer_checklist, pattern_of
+from statagent._settings.checklist import CHANGES_MAX, model_checklist, optimizer_checklist, parallel_checklist, pattern_of
 
 from .models import Net, data, seeded
 from .support import Recording, python
@@ -158,6 +158,15 @@ def test_a_class_own_forward_is_not_replaced_by_a_trainer_that_puts_it_back_or_c
         m.layers[6].fc.forward = torch.compile(m.layers[6].fc.forward)
 
     assert changed(Deep, put_back) == {}
+
+
+def test_what_is_compiled_is_in_the_parallel_layout() -> None:
+    assert "parallel.compiled" not in parallel_checklist(Deep())
+    assert parallel_checklist(torch.compile(Deep()))["parallel.compiled"] == "true"
+    model = Deep()
+    model.layers[0].compile()
+    model.layers[1] = torch.compile(model.layers[1])  # type: ignore[assignment]
+    assert parallel_checklist(model)["parallel.compiled"] == "2 modules"
 
 
 def test_hugging_face_configuration_is_flattened() -> None:

@@ -396,6 +396,11 @@ def group_settings(group: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 # --- parallel layout -------------------------------------------------------------------------------------------------------
 
 
+def _is_compiled(module: Any) -> bool:
+    """By torch.compile(module), or module.compile()."""
+    return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+
+
 def parallel_checklist(model: Any) -> dict[str, str]:
     """The process group, and the wrapper of a model."""
     import torch
@@ -407,8 +412,9 @@ def parallel_checklist(model: Any) -> dict[str, str]:
             read_each((("parallel.backend", distributed.get_backend), ("parallel.world_size", distributed.get_world_size)))
         )
     wrapper = type(model).__name__
+    if compiled := sum(map(_is_compiled, parts.all_modules(model))):
+        found["parallel.compiled"] = "true" if _is_compiled(model) else f"{compiled} {'module' if compiled == 1 else 'modules'}"
     if wrapper == "OptimizedModule":
-        found["parallel.compiled"] = "true"
         model = model._modules.get("_orig_mod", model)
         wrapper = type(model).__name__
     if wrapper in ("DistributedDataParallel", "DDP"):

@@ -271,6 +271,15 @@ TEST_F(CauseDropoutTest, WithEqualStatesItIsNotTheRandomNumbers) {
   EXPECT_EQ(Say(DropRoot()), "nothing");
 }
 
+TEST_F(CauseDropoutTest, CompiledCodeDrawsOtherNumbersFromEqualStates) {
+  Scalars(3, "rng/cpu", 2, 2);
+  Put(3, kDrop, Dropped(1, 0.1), Dropped(2, 0.1));
+  Configure({}, {{"parallel.compiled", "true"}});
+  const auto cause = Ask(DropRoot());
+  ASSERT_TRUE(cause);
+  EXPECT_THAT(cause->text, HasSubstr("torch.compile draws its own random numbers"));
+}
+
 TEST_F(CauseDropoutTest, WithoutASeedTheElementsDifferAndNoStateIsBlamed) {
   for (const std::uint64_t step : {2u, 3u}) Scalars(step, "rng/cpu", 2, 3);
   Put(3, kDrop, Dropped(1, 0.1), Dropped(2, 0.1));
