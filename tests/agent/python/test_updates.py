@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statagent._runtime.updates import PATIENCE, PATIENCE_NEW, Facts, Updates
+from statagent._runtime.updates import ALIKE, PATIENCE, PATIENCE_NEW, Facts, Updates
 
 
 class Optimizers:
@@ -36,6 +36,13 @@ def test_a_step_ends_when_each_has_made_an_update() -> None:
 def test_a_critic_may_make_many_updates() -> None:
     gan = Optimizers(d={1}, g={2})
     assert gan.play("dg" + "d" * 100 + "g" + "dddddg") == ["dg", "d" * 100 + "g", "dddddg"]
+
+
+def test_one_that_is_left_out_of_a_step_does_not_shift_those_after_it() -> None:
+    assert Optimizers(a={1}, b={2}).play("ab" * ALIKE + "bbab") == ["ab"] * ALIKE + ["b", "b", "ab"]
+    assert Optimizers(d={1}, g={2}).play("ddg" * ALIKE + "gddg") == ["ddg"] * ALIKE + ["g", "ddg"]
+    assert Optimizers(a={1}, b={2}).play("ab" * (ALIKE - 1) + "bab")[-1] == "b", "fewer steps show no habit"
+    assert Optimizers(a={1}, b={2}).play("ab" * ALIKE + "aab") == ["ab"] * ALIKE + ["aab"], "what ends the steps is waited for"
 
 
 def test_optimizers_of_the_same_parameters_take_turns() -> None:

@@ -12,6 +12,7 @@ from .forking import make_locks_of
 # Updates of one optimizer in a step after which the step waits for another no longer: of one that has never made any, and of one that has
 # made some (a GAN's critic may make a hundred).
 PATIENCE_NEW, PATIENCE = 16, 256
+ALIKE = 4  # steps in a row that show what a step is
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Updates:
     """A step ends when every watched optimizer has made an update in it, however often the others did meanwhile (a GAN's critic). It does not
     wait for one
 
+    - that has been left out: the update that ended the last steps, all alike, has been made again after as many of the others' as usual;
     - whose parameters one other optimizer has all updated: they take turns, or one has replaced the other;
     - that rests: another has made a second update without it, and updates some of its parameters, or its models have not run meanwhile; or
       another has made a great many. The next update of its own ends the rest, and is a step of its own if it is the step's first.
@@ -35,6 +37,8 @@ class Updates:
     def __init__(self) -> None:
         self._ever: set[int] = set()
         self._resting: set[int] = set()
+        self._usual: tuple[int, Mapping[int, int]] | None = None  # the last complete step: what ended it, and all counts
+        self._alike = 0  # complete steps in a row that were like it
 
     def complete(self, key: int, counts: Mapping[int, int], facts: Callable[[int], Facts]) -> bool:
         """The optimizer has made an update; whether that ends the step. `counts`: updates of all in this step, by id."""
@@ -45,6 +49,10 @@ class Updates:
                 return True
         missing = [each for each, count in counts.items() if not count and each not in self._resting]
         if not missing:
+            self._alike = self._alike + 1 if self._usual == (key, counts) else 1
+            self._usual = key, counts
+            return True
+        if self._ends_as_usual(key, counts):
             return True
         updated = {each: facts(each).parameters for each, count in counts.items() if count}
         return not any(
@@ -54,6 +62,13 @@ class Updates:
     def forget(self, key: int) -> None:
         self._ever.discard(key)
         self._resting.discard(key)
+        self._usual, self._alike = None, 0
+
+    def _ends_as_usual(self, key: int, counts: Mapping[int, int]) -> bool:
+        if self._usual is None or self._alike < ALIKE:
+            return False
+        last, usual = self._usual
+        return key == last and all(count in (0, usual.get(each)) for each, count in counts.items())
 
     def _is_awaited(
         self, each: int, facts: Facts, count: int, just: frozenset[int], updated: Mapping[int, frozenset[int]]
