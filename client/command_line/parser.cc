@@ -112,7 +112,8 @@ std::optional<int> Parser::Parse(int argc, const char* const* argv) {
     std::string unknown = UnknownOption();
     const bool separated = std::any_of(
         argv, argv + argc, [](const char* word) { return std::string_view(word) == "--"; });
-    if (unknown.empty() && !used.empty() && RunsTrainings() && !separated)
+    const bool left_over = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
+    if (left_over && unknown.empty() && !used.empty() && RunsTrainings() && !separated)
       unknown = "found no '--'; expected one before the command to run";
     return UsageError((unknown.empty() ? Printable(error.what(), 1000) : unknown) +
                       "; see statctl help" + (used.empty() ? "" : " " + used.front()->get_name()));

@@ -168,6 +168,21 @@ def test_a_folder_that_a_collector_holds_which_cannot_be_found(data: Path, tmp_p
     assert statctl(tmp_path, "--data-dir", str(data), "runs").code == 0, "it is free again"
 
 
+def test_a_collector_waits_for_the_end_of_one_that_statctl_has_started_for_itself(data: Path, tmp_path: Path) -> None:
+    """Of `statcollectord & statctl runs` either may come first."""
+    first = subprocess.Popen([str(STATCTL), "--data-dir", str(data), "run", "base", "--", "sleep", "2"], cwd=tmp_path)
+    wait_until(lambda: daemons(data), what="statctl's collector")
+    command = [str(STATCOLLECTORD), "--data-dir", str(data), "--listen", "127.0.0.1:0", "--http", "off"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as second:
+        try:
+            assert second.stdout is not None and " ready: " in second.stdout.readline()
+        finally:
+            second.terminate()
+            _, said = second.communicate(timeout=20)
+        assert second.returncode == 0 and said.count("holds it") == said.count("waiting up to 30 s for its end") == 1, said
+    assert first.wait(timeout=20) == 0
+
+
 OLDER = """
 import grpc, sys
 from concurrent import futures

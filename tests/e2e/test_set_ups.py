@@ -156,7 +156,7 @@ def test_a_laptop(machines: Machines, tmp_path: Path) -> None:
     script(work, PLAIN)
     with terminal(tmp_path / "empty", machines.here) as collector, terminal(work, machines.here) as shell:
         collector.type_ok(f"{start.strip()} &")  # stays in the foreground as printed; here the terminal is needed to end it
-        wait_until(lambda: shell.type("statctl status").code == 0, what="the collector")
+        wait_until(lambda: shell.type("statctl --collector 127.0.0.1:7433 status").code == 0, what="the collector")
         shell.type_ok(base)
         shell.type_ok(ort)
         found = shell.type(diff)
@@ -188,7 +188,7 @@ def test_a_shared_host(machines: Machines, neighbour: Path, tmp_path: Path) -> N
     script(home)
     with terminal(home, machines.here) as shell:
         shell.type_ok(start)
-        wait_until(lambda: shell.type("statctl status").code == 0, what="the collector")
+        wait_until(lambda: shell.type("statctl --collector 127.0.0.1:7433 status").code == 0, what="the collector")
         shell.type_ok("STATAGENT_RUN=base torchrun --nproc_per_node=2 train.py")
         assert "base" in shell.type_ok("statctl runs")
         assert "scope" in shell.type("statctl admin audit").out, "the second token cannot do everything"

@@ -190,7 +190,7 @@ def test_an_unknown_run_is_an_error_that_names_it(collector: Collector, tmp_path
     [
         ("show nope", "no run 'nope'; runs there: "),
         ("series base nope", "'nope' of run 'base': no activation of that name; "),
-        ("run base python train.py", "found no '--'; expected one before the command to run"),
+        ("run base python -c 1", "found no '--'; expected one before the command to run"),
         ("scalars base --name los", "scalars of run 'base': no scalar 'los' there; closest: loss"),
         ("density base --input x", "density of run 'base': no input 'x', nor any other"),
         ("exponents base embed", "exponents of 'embed' in run 'base': none were recorded, of no activation; "),
