@@ -1,5 +1,7 @@
 #include "server/query/verdict/rank_levels.h"
 
+#include <span>
+
 #include "server/query/parallel.h"
 #include "server/query/verdict/guessed_model.h"
 #include "server/query/verdict/step_pairs.h"
@@ -31,7 +33,7 @@ Result<std::vector<const SharedLevels*>> RankLevels::OfOthers(std::size_t place,
 
 Status RankLevels::ReadUpTo(std::uint64_t step, const std::stop_token& stop) {
   for (; next_ != steps_.end() && next_->first <= step; ++next_) {
-    std::vector<Rank>& ranks = ranks_;  // the threads that read have no lock of their own
+    const std::span<Rank> ranks(ranks_);  // the threads that read have no lock of their own
     InParallel(ranks.size(), [&, at = next_->first](std::size_t i) { Read(at, stop, ranks[i]); });
     for (const Rank& rank : ranks) STATCOLLECT_RETURN_IF_ERROR(rank.status);
   }
