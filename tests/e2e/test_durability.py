@@ -31,7 +31,8 @@ print(c["produced"], c["acked"], c["pending"])
 
 
 def start(collector: Collector, run: str, steps: int, **env: str) -> subprocess.Popen[str]:
-    return start_python(["-c", STEADY, run, str(steps)], env=collector.environment(**env), text=True,
+    late = {"STATAGENT_CONNECT_TIMEOUT": "20"}  # on a busy machine the first answer takes longer than it normally may
+    return start_python(["-c", STEADY, run, str(steps)], env=collector.environment(**late | env), text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
 
 
