@@ -354,26 +354,6 @@ Status MakeFolder(const std::string& directory) {
               "; expected a folder this user may write; choose another with --data-dir"};
 }
 
-// A statctl that was quicker may have started a collector for itself on the folder, which leaves it
-// when statctl ends; such a collector itself does not wait.
-Result<std::unique_ptr<Store>> OpenOnceFree(const DaemonConfig& config,
-                                            const RocksDbStoreOptions& options) {
-  constexpr std::chrono::seconds kPatience{30};
-  constexpr std::chrono::milliseconds kSlice{100};
-  const auto begun = std::chrono::steady_clock::now();
-  for (bool said = false;; said = true) {
-    auto store = OpenRocksDbStore(config.data_dir, options);
-    const bool held =
-        !store.ok() && store.status().message().find(" holds it") != std::string::npos;
-    if (!held || config.until_unused || std::chrono::steady_clock::now() - begun > kPatience)
-      return store;
-    if (!said)
-      spdlog::info("{}; waiting up to {} s for its end", store.status().message(),
-                   kPatience.count());
-    std::this_thread::sleep_for(kSlice);
-  }
-}
-
 // The store of --store or --data-dir, after the restore that --restore-from asks for.
 Result<std::unique_ptr<Store>> OpenStore(const DaemonConfig& config,
                                          const DescriptorBudget& budget) {
@@ -382,6 +362,9 @@ Result<std::unique_ptr<Store>> OpenStore(const DaemonConfig& config,
       .memtable_bytes = STATCOLLECT_TEST_SETTING("STATCOLLECT_MEMTABLE_BYTES",
                                                  RocksDbStoreOptions().memtable_bytes),
       .accept_loss = config.accept_loss,
+      // A statctl that was quicker may have started a collector for itself on the folder, which
+      // leaves it with statctl; while such a one starts, statctl waits.
+      .patience = std::chrono::seconds(config.until_unused ? 0 : 30),
       .open_files_max = budget.store_files,
       .log = [](const std::string& line) { spdlog::info("store: {}", line); }};
   if (config.UsesClickHouse()) {
@@ -391,7 +374,7 @@ Result<std::unique_ptr<Store>> OpenStore(const DaemonConfig& config,
     return OpenClickHouseStore(config.store, {.log = options.log});
   }
   if (!config.restore_from.empty()) STATCOLLECT_RETURN_IF_ERROR(Restore(config, options));
-  auto store = OpenOnceFree(config, options);
+  auto store = OpenRocksDbStore(config.data_dir, options);
   if (store.ok()) WarnOfOpenFolder(config.data_dir);
   return store;
 }

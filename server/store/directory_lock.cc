@@ -7,10 +7,22 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 namespace statcollect {
 
-Result<std::unique_ptr<DirectoryLock>> DirectoryLock::Acquire(const std::string& directory) {
+std::string DirectoryLock::HeldText(const std::string& directory) const {
+  std::array<char, 32> text{};
+  const ssize_t size = pread(fd_, text.data(), text.size() - 1, 0);
+  std::string pid(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
+  while (!pid.empty() && pid.back() == '\n') pid.pop_back();
+  return "open store '" + directory + "': process " + (pid.empty() ? "?" : pid) +
+         " holds it; expected no other statcollectord on this folder; stop it or "
+         "choose a different folder with --data-dir";
+}
+
+Result<std::unique_ptr<DirectoryLock>> DirectoryLock::Acquire(const std::string& directory,
+                                                              const Patience& patience) {
   const std::string path = directory + "/statcollectord.pid";
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) {
@@ -20,15 +32,14 @@ Result<std::unique_ptr<DirectoryLock>> DirectoryLock::Acquire(const std::string&
             "; expected a folder this user may write; choose a different one with --data-dir");
   }
   std::unique_ptr<DirectoryLock> lock(new DirectoryLock(fd));
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    std::array<char, 32> text{};
-    const ssize_t size = pread(fd, text.data(), text.size() - 1, 0);
-    std::string pid(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
-    while (!pid.empty() && pid.back() == '\n') pid.pop_back();
-    return Status(Code::kFailedPrecondition,
-                  "open store '" + directory + "': process " + (pid.empty() ? "?" : pid) +
-                      " holds it; expected no other statcollectord on this folder; stop it or "
-                      "choose a different folder with --data-dir");
+  const auto end = std::chrono::steady_clock::now() + patience.time;
+  for (bool said = false; flock(fd, LOCK_EX | LOCK_NB) != 0; said = true) {
+    const std::string held = lock->HeldText(directory);
+    if (std::chrono::steady_clock::now() >= end) return Status(Code::kFailedPrecondition, held);
+    if (!said)
+      patience.log(held + "; waiting up to " + std::to_string(patience.time.count()) +
+                   " s for its end");
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
   const std::string pid = std::to_string(getpid()) + "\n";
   if (ftruncate(fd, 0) != 0 ||

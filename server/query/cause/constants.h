@@ -99,7 +99,7 @@ inline constexpr double kSeeded = 0.8;
 inline constexpr double kMovedApart = 4, kMovedShare = 0.1;
 // The share of the first moments that are a multiple of the step's gradient where the optimizer's
 // state begins at 0. Judgement.
-inline constexpr double kFreshShare = 0.66;
+inline constexpr double kFreshShare = 2.0 / 3;
 
 // The first gradient of a loss's term is so many times further apart than those before it.
 // Judgement.

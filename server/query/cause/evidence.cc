@@ -229,6 +229,14 @@ const Observation* Find(const StepData& step, Kind kind, std::string_view name, 
   return nullptr;
 }
 
+const Pair* WeightIn(const std::vector<Pair>& pairs, std::string_view name, Mode mode) {
+  const auto found = std::find_if(pairs.rbegin(), pairs.rend(), [&](const Pair& pair) {
+    const TensorKey& key = pair.key();
+    return key.kind == Kind::kWeight && key.mode == mode && key.name == name;
+  });
+  return found == pairs.rend() ? nullptr : &*found;
+}
+
 double NormOfRank(const StepData& step) {
   double squares = 0;
   for (const Observation& seen : step.observations) {

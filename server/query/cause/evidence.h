@@ -81,6 +81,8 @@ const Observation* Find(const StepData& step, Kind kind, std::string_view name,
                         Mode mode = Mode::kTrain);
 // The norm of the weight gradients that a rank holds.
 double NormOfRank(const StepData& step);
+// The weight's last record of that mode; null: there is none.
+const Pair* WeightIn(const std::vector<Pair>& pairs, std::string_view name, Mode mode);
 
 Result<Evidence> Gather(const CauseQuestion& question, const std::stop_token& stop);
 

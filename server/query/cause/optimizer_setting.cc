@@ -156,29 +156,23 @@ std::size_t GroupsKnown(const Evidence& evidence, const Different& one) {
   return groups.size();
 }
 
-const Observation* WeightBefore(const Evidence& evidence, bool of_a) {
+// The root's weight before the step's update; null: not recorded.
+const Pair* WeightBefore(const Evidence& evidence) {
   const std::string& name = evidence.root.activation;
-  const Observation* found = nullptr;
-  for (const std::vector<Pair>* pairs : {&evidence.before, &evidence.at}) {
-    for (const Pair& pair : *pairs) {
-      const bool old = pairs == &evidence.before || pair.key().mode == Mode::kInit;
-      if (pair.key().kind == Kind::kWeight && pair.key().name == name && old)
-        found = of_a ? pair.a : pair.b;
-    }
-  }
-  return found;
+  if (const Pair* const loaded = WeightIn(evidence.at, name, Mode::kInit)) return loaded;
+  const Pair* const updated = WeightIn(evidence.before, name, Mode::kTrain);
+  return updated != nullptr ? updated : WeightIn(evidence.before, name, Mode::kInit);
 }
 
 // The ratio of B's update of the root's weight to A's; empty if it is unknown.
 std::optional<double> UpdateFactor(const Evidence& evidence) {
   if (!evidence.HasRootPair() || evidence.root.kind != Kind::kWeight) return std::nullopt;
-  const Observation *before_a = WeightBefore(evidence, true),
-                    *before_b = WeightBefore(evidence, false);
-  if (before_a == nullptr || before_b == nullptr || !HaveSketches(*before_a, *evidence.a.root) ||
-      !HaveSketches(*before_b, *evidence.b.root))
+  const Pair* const before = WeightBefore(evidence);
+  if (before == nullptr || !HaveSketches(*before->a, *evidence.a.root) ||
+      !HaveSketches(*before->b, *evidence.b.root))
     return std::nullopt;
-  const Sketch update_a = Minus(SketchOf(*evidence.a.root), SketchOf(*before_a));
-  const Sketch update_b = Minus(SketchOf(*evidence.b.root), SketchOf(*before_b));
+  const Sketch update_a = Minus(SketchOf(*evidence.a.root), SketchOf(*before->a));
+  const Sketch update_b = Minus(SketchOf(*evidence.b.root), SketchOf(*before->b));
   if (update_a.size() != update_b.size() ||
       Norm(update_a) < kUpdateMin * evidence.a.root->stats->l2)
     return std::nullopt;

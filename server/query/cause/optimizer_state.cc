@@ -160,11 +160,8 @@ Found FindChangedBeside(const Evidence& evidence) {
   if (root.kind != Kind::kOutput || !evidence.step_before) return std::nullopt;
   for (const Pair& now : evidence.PairsOf(Kind::kWeight)) {
     const std::string& name = now.key().name;
-    const auto before = std::ranges::find_if(evidence.before, [&](const Pair& pair) {
-      return pair.key().kind == Kind::kWeight && pair.key().mode == Mode::kTrain &&
-             pair.key().name == name;
-    });
-    if (ParentOf(name) != root.activation || before == evidence.before.end() ||
+    const Pair* const before = WeightIn(evidence.before, name, Mode::kTrain);
+    if (ParentOf(name) != root.activation || before == nullptr ||
         !HaveSketches(*before->a, *now.a) || !HaveSketches(*before->b, *now.b))
       continue;
     const double of_a = MovedBy(*before->a, *now.a), of_b = MovedBy(*before->b, *now.b);

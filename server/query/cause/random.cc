@@ -168,16 +168,16 @@ Found FindDropout(const Evidence& evidence) {
   if (!known || a.stats->numel != b.stats->numel) return std::nullopt;
   if (DifferentRates(a, b)) return FromRates(evidence, a, b);
   if (a.stats->zero == 0) return std::nullopt;
-  const bool compiled = StatesAgree(evidence);
+  const bool same_states = StatesAgree(evidence);
   // Both drop some. From equal states only other code draws other numbers.
-  if (compiled && !IsCompiledInOne(evidence)) return std::nullopt;
+  if (same_states && !IsCompiledInOne(evidence)) return std::nullopt;
   Cause cause{
       .rule = "dropout", .confidence = Confidence::kLikely, .key = evidence.root.activation};
   cause.text = Printable(evidence.root.activation) + " drops " + Percent(ZeroShare(b)) +
                " of its elements in both runs " + evidence.AtStep() + " and not the same ones: " +
-               (compiled ? "torch.compile draws its own random numbers from equal states "
-                           "(torch._inductor.config.fallback_random = True draws as without it)"
-                         : "the random numbers differ");
+               (same_states ? "torch.compile draws its own random numbers from equal states "
+                              "(torch._inductor.config.fallback_random = True draws as without it)"
+                            : "the random numbers differ");
   if (const auto state = FindStateDifference(evidence, /*of_torch=*/true)) {
     cause.confidence = Confidence::kCertain;
     cause.key = state->scalar;

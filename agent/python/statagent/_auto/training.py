@@ -201,8 +201,9 @@ class Training:
 
     def _go_on_from(self, optimizers: list[Any], agent: Agent) -> None:
         """A training that goes on from a checkpoint begins at the step after those that made it."""
-        made = max(map(updates_made, optimizers), default=0)
-        if made and not self._watched and agent.current_step() == 0 and agent.steps_ended == 0:
+        if self._watched or agent.current_step() or agent.steps_ended:
+            return
+        if made := max(map(updates_made, optimizers), default=0):
             agent.set_step(made)
             agent.messages.first = f"from step {made}, as the optimizer has made {made} updates"
 
