@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -22,8 +22,9 @@ from types import FrameType
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts" / "lib"))
 from clickhouse_local import ReplicatedClickHouse, StartError, free_port, haproxy_program, missing_packages  # noqa: E402
+from held_signals import ENDING, held_signals  # noqa: E402
 
-BUILD = Path(os.environ.get("STATCOLLECT_BUILD_DIR", ROOT / "build" / "release"))
+BUILD = Path(os.environ.get("STATCOLLECT_BUILD_DIR", ROOT / "build" / "release")).resolve()
 TRAIN = ROOT / "examples" / "gpt_torch" / "train.py"
 RANKS = 4
 COLLECTORS = 3
@@ -105,19 +106,20 @@ def check_packages() -> None:
 
 @dataclass
 class Process:
-    """A collector or the balancer, with its output in a file."""
+    """A collector, the balancer or a training, with its output in a file."""
 
     name: str
     command: list[str]
     log: Path
+    environment: dict[str, str] | None = None  # None: that of the demo
     process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> Process:
-        with self.log.open("ab") as log:
+    def start(self) -> None:
+        with self.log.open("ab") as log, held_signals():
             self.process = subprocess.Popen(
-                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        return self
+                self.command, env=self.environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
 
     def end(self, number: int = signal.SIGTERM, patience: float = 30) -> None:
         if self.process is None:
@@ -165,8 +167,8 @@ class Demo:
         command = [str(BUILD / "bin/statcollectord"), "--data-dir", str(self.work / name), "--listen", "127.0.0.1:0",
                    "--http", "127.0.0.1:0", *extra]  # fmt: skip
         collector = Collector(name, command, self.work / f"{name}.log")
-        collector.start()
         self.ends.append(collector.end)
+        collector.start()
         collector.await_ready()
         return collector
 
@@ -176,8 +178,9 @@ class Demo:
         (self.work / "haproxy.cfg").write_text(HAPROXY.format(port=port, servers=servers))
         haproxy = Process(
             "haproxy", [str(haproxy_program()), "-db", "-f", str(self.work / "haproxy.cfg")], self.work / "haproxy.log"
-        ).start()
+        )
         self.ends.append(haproxy.end)
+        haproxy.start()
         return f"127.0.0.1:{port}"
 
     def train(self, run: str, collector: str, *more: str, meanwhile: Callable[[], None] = lambda: None) -> None:
@@ -194,18 +197,15 @@ class Demo:
             str(ROOT / "scripts/lib/counted_train.py"), str(counters), str(TRAIN), "--steps", str(self.arguments.steps),
             *shlex.split(self.arguments.model), *more,
         ]  # fmt: skip
-        trainer = Process(f"training {run}", command, counters / "log")
-        with subprocess_with(trainer, environment):
-            self.ends.append(trainer.end)
-            meanwhile()
-            assert trainer.process is not None
-            try:
-                code = trainer.process.wait(timeout=TRAINING_SECONDS)
-            except subprocess.TimeoutExpired:
-                raise DemoError(
-                    f"training run '{run}' took more than {TRAINING_SECONDS} s; {trainer.log} has its messages"
-                ) from None
-            self.ends.remove(trainer.end)
+        trainer = Process(f"training {run}", command, counters / "log", environment)
+        self.ends.append(trainer.end)
+        trainer.start()
+        meanwhile()
+        assert trainer.process is not None
+        try:
+            code = trainer.process.wait(timeout=TRAINING_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise DemoError(f"training run '{run}' took more than {TRAINING_SECONDS} s; {trainer.log} has its messages") from None
         if code != 0:
             raise DemoError(f"training run '{run}' failed; its last messages:\n{trainer.log.read_text(errors='replace')[-3000:]}")
         said = [line for line in trainer.log.read_text().splitlines() if line.startswith(("step", "records:"))]
@@ -249,18 +249,6 @@ class Demo:
         if code != expected:
             raise DemoError(f"statctl diff at {collector} exited with {code}; expected {expected}\n{out}{err}", 1)
         return "\n".join(line for line in out.splitlines() if not line.startswith("In a browser:")).strip()
-
-
-@contextlib.contextmanager
-def subprocess_with(process: Process, environment: dict[str, str]) -> Iterator[None]:
-    with process.log.open("ab") as log:
-        process.process = subprocess.Popen(
-            process.command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        yield
-    finally:
-        process.end()
 
 
 def kill_in_the_middle(demo: Demo, engine: ReplicatedClickHouse, collectors: list[Collector], total: int) -> None:
@@ -342,7 +330,7 @@ def stop_on(signal_number: int, _frame: FrameType | None) -> None:
 
 def main() -> int:
     arguments = parse_arguments()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ENDING:
         signal.signal(number, stop_on)
     if arguments.keep is not None and arguments.keep.exists() and any(arguments.keep.iterdir()):
         print(f"demo_cluster.sh: --keep {arguments.keep}: found files in it; name an empty or a new folder", file=sys.stderr)
@@ -359,7 +347,7 @@ def main() -> int:
         print(f"demo_cluster.sh: {failure}", file=sys.stderr)
         return failure.code if isinstance(failure, DemoError) else 2
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in ENDING:
             signal.signal(number, signal.SIG_IGN)  # the rest is short
         for end in reversed(demo.ends):
             end()

@@ -14,6 +14,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from held_signals import held_signals
+
 CONFIG = Path(__file__).resolve().parents[2] / "tests" / "support" / "clickhouse"
 ZOOKEEPER_JAR = Path("/usr/share/java/zookeeper.jar")
 SLF4J_JAR = ZOOKEEPER_JAR.with_name("slf4j-simple.jar")  # writes the log to standard error
@@ -112,7 +114,7 @@ class Server:
         raise NotImplementedError
 
     def spawn(self) -> None:
-        with self.log.open("ab") as log:
+        with self.log.open("ab") as log, held_signals():
             self.log_begin = log.tell()
             # A session of its own: Ctrl-C in a terminal reaches whoever started it, and that one ends it.
             self.process = subprocess.Popen(

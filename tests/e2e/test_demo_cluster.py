@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from clickhouse_server import missing_packages
 from conftest import BUILD, CORPUS, ROOT, WARM, Finished, agent_environment, run_command
+from held_signals import held_signals
 
 DEMO = ROOT / "scripts" / "demo_cluster.py"
 TINY = f"--layers 2 --width 32 --heads 2 --context 32 --batch 2 --corpus {CORPUS}"
@@ -72,6 +73,18 @@ def test_a_stop_in_the_middle_leaves_no_process(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 128 + signal.SIGTERM
     assert processes_in(kept) == []
+
+
+def test_a_signal_waits_until_the_process_that_is_being_started_is_known() -> None:
+    came: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: came.append(number))
+    try:
+        with held_signals():
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert came == []
+        assert came == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 from statagent._runtime.updates import ALIKE, PATIENCE, PATIENCE_NEW, Facts, Updates
 
 
@@ -12,20 +14,20 @@ class Optimizers:
         self._parameters, self._updates = parameters, Updates()
         self._ids = {name: number for number, name in enumerate(parameters)}
         self.idle = idle
-        self._counts = dict.fromkeys(self._ids.values(), 0)
+        self.counts = dict.fromkeys(self._ids.values(), 0)
 
     def _facts(self, key: int) -> Facts:
         name = list(self._ids)[key]
-        return Facts(frozenset(self._parameters[name]), name not in self.idle or self._counts[key] > 0)
+        return Facts(frozenset(self._parameters[name]), name not in self.idle or self.counts[key] > 0)
 
     def play(self, updates: str) -> list[str]:
         steps, now = [], ""
         for name in updates:
             now += name
-            self._counts[self._ids[name]] += 1
-            if self._updates.complete(self._ids[name], self._counts, self._facts):
+            self.counts[self._ids[name]] += 1
+            if self._updates.complete(self._ids[name], self.counts, self._facts):
                 steps.append(now)
-                self._counts, now = dict.fromkeys(self._counts, 0), ""
+                self.counts, now = dict.fromkeys(self.counts, 0), ""
         return [*steps, now] if now else steps
 
 
@@ -43,6 +45,18 @@ def test_one_that_is_left_out_of_a_step_does_not_shift_those_after_it() -> None:
     assert Optimizers(d={1}, g={2}).play("ddg" * ALIKE + "gddg") == ["ddg"] * ALIKE + ["g", "ddg"]
     assert Optimizers(a={1}, b={2}).play("ab" * (ALIKE - 1) + "bab")[-1] == "b", "fewer steps show no habit"
     assert Optimizers(a={1}, b={2}).play("ab" * ALIKE + "aab") == ["ab"] * ALIKE + ["aab"], "what ends the steps is waited for"
+
+
+def test_updates_of_several_threads_have_no_order() -> None:
+    """Of two that each train a model, the one that has come last so far may come first."""
+    trainings = Optimizers(a={1}, b={2})
+    with ThreadPoolExecutor(1) as other:
+        for _ in range(ALIKE):
+            trainings.play("a")
+            other.submit(trainings.play, "b").result()
+            assert not any(trainings.counts.values()), "a step"
+        other.submit(trainings.play, "b").result()
+    assert any(trainings.counts.values()), "the step waits for a"
 
 
 def test_optimizers_of_the_same_parameters_take_turns() -> None:

@@ -27,14 +27,16 @@ class Updates:
     """A step ends when every watched optimizer has made an update in it, however often the others did meanwhile (a GAN's critic). It does not
     wait for one
 
-    - that has been left out: the update that ended the last steps, all alike, has been made again after as many of the others' as usual;
+    - that has been left out: the update that ended the last steps, all alike, has been made again after as many of the others' as usual.
+      Updates of several threads have no order, and show no such habit;
     - whose parameters one other optimizer has all updated: they take turns, or one has replaced the other;
     - that rests: another has made a second update without it, and updates some of its parameters, or its models have not run meanwhile; or
       another has made a great many. The next update of its own ends the rest, and is a step of its own if it is the step's first.
 
-    Threads: the caller holds a lock."""
+    Threads: the caller is the thread of the update, and holds a lock."""
 
     def __init__(self) -> None:
+        self._thread = threading.get_ident()  # of the last update
         self._ever: set[int] = set()
         self._resting: set[int] = set()
         self._usual: tuple[int, Mapping[int, int]] | None = None  # the last complete step: what ended it, and all counts
@@ -43,6 +45,8 @@ class Updates:
     def complete(self, key: int, counts: Mapping[int, int], facts: Callable[[int], Facts]) -> bool:
         """The optimizer has made an update; whether that ends the step. `counts`: updates of all in this step, by id."""
         self._ever.add(key)
+        if self._thread != threading.get_ident():
+            self._thread, self._usual, self._alike = threading.get_ident(), None, 0
         if key in self._resting:
             self._resting.remove(key)
             if sum(counts.values()) == 1:  # it comes after the others' updates, which have ended a step without it
