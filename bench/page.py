@@ -20,7 +20,6 @@ import gzip
 import importlib
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -34,6 +33,9 @@ from typing import TYPE_CHECKING, Any
 
 import machine
 from collector import Collector
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+from browser import CHROMIUM, MISSING, launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -279,14 +281,13 @@ def main() -> None:
     wanted = asked.only.split(",")
     if unknown := set(wanted) - set(SECTIONS):
         parser.error(f"--only: found {', '.join(sorted(unknown))}; expected some of {', '.join(SECTIONS)}")
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        parser.error("found no chromium on PATH; scripts/setup.sh --for test installs it")
+    if not CHROMIUM:
+        parser.error(MISSING)
     sizes = QUICK if asked.quick else FULL
     measures = {"map": measure_map, "series": measure_series, "live": measure_live}
     result: dict[str, Any] = {**machine.facts(), "quick": asked.quick}
     with importlib.import_module("playwright.sync_api").sync_playwright() as running, Collector() as collector:
-        browser = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = launch(running)
         result["browser"] = browser.version
         result["bundle_gzip_bytes"] = bundle_bytes(collector)
         for name in wanted:

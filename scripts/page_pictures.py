@@ -15,7 +15,6 @@ import argparse
 import importlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from browser import CHROMIUM, MISSING, launch
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = Path(os.environ.get("STATCOLLECT_BUILD_DIR", ROOT / "build" / "release"))
@@ -343,9 +344,8 @@ def main() -> None:
     if asked.record:
         asked.record.mkdir(parents=True, exist_ok=True)
         return record(asked.record / "data")
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        parser.error("found no chromium on PATH; scripts/setup.sh --for test installs it")
+    if not CHROMIUM:
+        parser.error(MISSING)
     with tempfile.TemporaryDirectory() as temporary:
         data = asked.data or Path(temporary) / "data"
         if not asked.data:
@@ -354,7 +354,7 @@ def main() -> None:
             collector(data) as (grpc, http),
             importlib.import_module("playwright.sync_api").sync_playwright() as running,
         ):
-            browser = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+            browser = launch(running)
             if asked.all:
                 asked.all.mkdir(parents=True, exist_ok=True)
                 look(browser, http, grpc, asked.all, only, asked.bundle)

@@ -61,7 +61,7 @@ fi
 if [ "$purpose" = test ]; then
   pip_packages+=("${docs_packages[@]}")
   pip_packages+=(kubernetes-validate "cyclonedx-python-lib[json-validation]") # schemas of what deploy/ and a release have
-  apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev openssl chromium
+  apt_packages+=(libgtest-dev libgmock-dev openmpi-bin libopenmpi-dev clang-format patchelf clang-14 libclang-rt-14-dev openssl chromium-headless-shell
     iproute2     # two machines with a cable: network namespaces
     debootstrap dpkg-dev lintian buildah # packages and image in a bare root
     python3-dev) # torch.compile compiles against Python.h
@@ -101,7 +101,9 @@ fi
 
 # --- system packages
 missing_apt=()
+has_browser() { command -v chromium-headless-shell chromium google-chrome >/dev/null; }
 for package in "${apt_packages[@]}"; do
+  if [ "$package" = chromium-headless-shell ] && has_browser; then continue; fi
   is_installed "$package" || missing_apt+=("$package")
 done
 
@@ -178,7 +180,9 @@ if [ ${#missing_apt[@]} -gt 0 ]; then
   done
   known=()
   for package in "${missing_apt[@]}"; do
-    if [[ " ${cluster_packages[*]} " == *" $package "* ]] && ! apt_knows "$package"; then
+    if [ "$package" = chromium-headless-shell ] && ! apt_knows "$package" && apt_knows chromium; then
+      known+=(chromium)
+    elif [[ " ${cluster_packages[*]} chromium-headless-shell " == *" $package "* ]] && ! apt_knows "$package"; then
       say "apt does not know $package: what needs it is skipped, and says so"
     else
       known+=("$package")

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 # A shell without job control starts `pytest &` with SIGINT ignored, and programs that a test interrupts would inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

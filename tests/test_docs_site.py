@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from browser import CHROMIUM, MISSING, launch
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -117,12 +118,11 @@ def address(site: Path) -> Iterator[str]:
 
 def test_a_browser_finds_pages_and_asks_no_other_server(address: str, site: Path) -> None:
     sync_api = pytest.importorskip("playwright.sync_api")
-    chromium = Path("/usr/bin/chromium")
-    if not chromium.exists():
-        pytest.skip("chromium is not installed; scripts/setup.sh --for test installs it")
+    if not CHROMIUM:
+        pytest.skip(MISSING)
     asked: list[str] = []
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(chromium), args=["--no-sandbox"])
+        browser = launch(playwright)
         page = browser.new_page()
         page.on("request", lambda request: asked.append(request.url))
         for name in ("index.html", "repository/index.html", "reference/statagent.html", "verdict.html"):

@@ -6,14 +6,11 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 import measure_code
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE_MAX, FUNCTION_MAX, TYPESCRIPT_FUNCTION_MAX = 800, 60, 80

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import http.server
 import json
-import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import CHROMIUM, MISSING, launch
 from conftest import Collector
-
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or ""
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +128,7 @@ class Evil(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium: scripts/setup.sh --for test")
+@pytest.mark.skipif(not CHROMIUM, reason=MISSING)
 def test_a_browser_gets_nothing_for_a_rebound_name_or_from_another_page(collector: Collector, tmp_path: Path) -> None:
     playwright = pytest.importorskip("playwright.sync_api", reason="needs Python's playwright: scripts/setup.sh --for test")
     port = collector.http.split(":")[1]
@@ -138,7 +136,7 @@ def test_a_browser_gets_nothing_for_a_rebound_name_or_from_another_page(collecto
         threading.Thread(target=evil.serve_forever, daemon=True).start()
         # As an attacker's DNS would say after the page has been loaded from it.
         rules = "--host-resolver-rules=MAP rebound.example 127.0.0.1"
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", rules])
+        browser = launch(running, rules)
         page = browser.new_page()
         answer = page.goto(f"http://rebound.example:{port}/")
         assert answer is not None and answer.status == 421 and "rebound.example" in page.inner_text("body")

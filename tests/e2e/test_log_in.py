@@ -5,18 +5,17 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import shutil
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import CHROMIUM, MISSING, launch
 from conftest import ROOT, STATCOLLECTORD, STATCTL, Collector, Finished, run_command, wait_until
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or ""
 AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
-needs_browser = pytest.mark.skipif(not CHROMIUM, reason="needs Chromium: scripts/setup.sh --for test")
+needs_browser = pytest.mark.skipif(not CHROMIUM, reason=MISSING)
 
 
 def make_token(collector: Collector, scope: str, *more: str) -> Path:
@@ -171,7 +170,7 @@ def test_under_tls_the_cookie_is_secure(tmp_path: Path) -> None:
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="needs Python's playwright: scripts/setup.sh --for test")
     with playwright.sync_playwright() as running:
-        started = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        started = launch(running)
         yield started
         started.close()
 

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import time
 import urllib.error
@@ -18,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import CHROMIUM, MISSING, launch
 from conftest import ROOT, STATCOLLECTORD, Collector, run_command, start_python, wait_until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs Python's playwright: scripts/setup.sh --for test")
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or ""
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="needs Chromium: scripts/setup.sh --for test")
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason=MISSING)
 AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
 # Seconds that a page may take for what it does at some time. Of a live run it asks again after 50 times what the last answer took, at most
 # after 60 s: on a slow machine that is not yet an error.
@@ -135,7 +134,7 @@ def told_of(collector: Collector, run: str) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as running:
-        started = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        started = launch(running)
         yield started
         started.close()
 
