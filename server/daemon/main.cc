@@ -362,9 +362,7 @@ Result<std::unique_ptr<Store>> OpenStore(const DaemonConfig& config,
       .memtable_bytes = STATCOLLECT_TEST_SETTING("STATCOLLECT_MEMTABLE_BYTES",
                                                  RocksDbStoreOptions().memtable_bytes),
       .accept_loss = config.accept_loss,
-      // A statctl that was quicker may have started a collector for itself on the folder, which
-      // leaves it with statctl; while such a one starts, statctl waits.
-      .patience = std::chrono::seconds(config.until_unused ? 0 : 30),
+      .until_unused = config.until_unused,
       .open_files_max = budget.store_files,
       .log = [](const std::string& line) { spdlog::info("store: {}", line); }};
   if (config.UsesClickHouse()) {

@@ -6,23 +6,30 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <string_view>
 #include <thread>
 
 namespace statcollect {
+namespace {
 
-std::string DirectoryLock::HeldText(const std::string& directory) const {
-  std::array<char, 32> text{};
-  const ssize_t size = pread(fd_, text.data(), text.size() - 1, 0);
-  std::string pid(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
-  while (!pid.empty() && pid.back() == '\n') pid.pop_back();
-  return "open store '" + directory + "': process " + (pid.empty() ? "?" : pid) +
-         " holds it; expected no other statcollectord on this folder; stop it or "
-         "choose a different folder with --data-dir";
+constexpr std::chrono::seconds kPatience(30);
+constexpr std::string_view kUntilUnused = " until unused";
+
+}  // namespace
+
+// As it wrote itself into the file: its pid, and that it leaves the directory when unused.
+std::string DirectoryLock::Holder() const {
+  std::array<char, 64> text{};
+  const ssize_t size = pread(fd_, text.data(), text.size(), 0);
+  const std::string holder(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
+  return holder.substr(0, holder.find('\n'));
 }
 
-Result<std::unique_ptr<DirectoryLock>> DirectoryLock::Acquire(const std::string& directory,
-                                                              const Patience& patience) {
+Result<std::unique_ptr<DirectoryLock>> DirectoryLock::Acquire(
+    const std::string& directory, bool until_unused,
+    const std::function<void(const std::string& line)>& log) {
   const std::string path = directory + "/statcollectord.pid";
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) {
@@ -32,18 +39,26 @@ Result<std::unique_ptr<DirectoryLock>> DirectoryLock::Acquire(const std::string&
             "; expected a folder this user may write; choose a different one with --data-dir");
   }
   std::unique_ptr<DirectoryLock> lock(new DirectoryLock(fd));
-  const auto end = std::chrono::steady_clock::now() + patience.time;
-  for (bool said = false; flock(fd, LOCK_EX | LOCK_NB) != 0; said = true) {
-    const std::string held = lock->HeldText(directory);
-    if (std::chrono::steady_clock::now() >= end) return Status(Code::kFailedPrecondition, held);
-    if (!said)
-      patience.log(held + "; waiting up to " + std::to_string(patience.time.count()) +
-                   " s for its end");
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  for (int looks = 1; flock(fd, LOCK_EX | LOCK_NB) != 0; ++looks) {
+    const std::string holder = lock->Holder(), pid = holder.substr(0, holder.find(' '));
+    const std::string held = "open store '" + directory + "': process " +
+                             (pid.empty() ? "?" : pid) +
+                             " holds it; expected no other statcollectord on this folder; stop "
+                             "it or choose a different folder with --data-dir";
+    const bool leaves = holder.ends_with(kUntilUnused) && !until_unused;
+    // It writes itself once it has the lock: a first look may be too early.
+    if ((looks > 1 && !leaves) || std::chrono::steady_clock::now() >= end)
+      return Status(Code::kFailedPrecondition, held);
+    if (looks == 2)
+      log(held + "; waiting up to " + std::to_string(kPatience.count()) + " s for its end");
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
-  const std::string pid = std::to_string(getpid()) + "\n";
+  std::string text = std::to_string(getpid());
+  if (until_unused) text += kUntilUnused;
+  text += '\n';
   if (ftruncate(fd, 0) != 0 ||
-      pwrite(fd, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+      pwrite(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
     return Status(Code::kUnavailable, "write '" + path + "': " + std::strerror(errno));
   }
   return lock;

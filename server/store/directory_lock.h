@@ -2,7 +2,6 @@
 #ifndef STATCOLLECT_SERVER_STORE_DIRECTORY_LOCK_H_
 #define STATCOLLECT_SERVER_STORE_DIRECTORY_LOCK_H_
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -14,21 +13,19 @@ namespace statcollect {
 // The lock ends with the object, or with the process, however it ends.
 class DirectoryLock {
  public:
-  // Waits so long for another process to leave it, and says so once.
-  struct Patience {
-    std::chrono::seconds time{0};
-    std::function<void(const std::string& line)> log = {};  // if `time` is not 0
-  };
-  // The directory must exist. kFailedPrecondition: another process holds it; gives its pid.
-  static Result<std::unique_ptr<DirectoryLock>> Acquire(const std::string& directory,
-                                                        const Patience& patience);
+  // The directory must exist. `until_unused`: this process leaves it as soon as nobody uses it.
+  // Waits up to 30 s for such a one to leave, and says so in `log`, once. kFailedPrecondition:
+  // another process holds it; gives its pid.
+  static Result<std::unique_ptr<DirectoryLock>> Acquire(
+      const std::string& directory, bool until_unused,
+      const std::function<void(const std::string& line)>& log);
   ~DirectoryLock();
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;
 
  private:
   explicit DirectoryLock(int fd) : fd_(fd) {}
-  std::string HeldText(const std::string& directory) const;
+  std::string Holder() const;
   int fd_;
 };
 

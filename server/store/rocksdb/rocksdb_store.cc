@@ -245,7 +245,7 @@ Result<std::unique_ptr<Store>> OpenRocksDbStore(const std::string& directory,
                       "; expected a folder this user may write; choose another with --data-dir");
   }
   STATCOLLECT_ASSIGN_OR_RETURN(
-      auto lock, DirectoryLock::Acquire(directory, {.time = options.patience, .log = options.log}));
+      auto lock, DirectoryLock::Acquire(directory, options.until_unused, options.log));
   STATCOLLECT_RETURN_IF_ERROR(CheckFormatFile(directory, kStoreFormatVersion));
 
   auto store = std::make_unique<RocksDbStore>(directory, options, std::move(lock));

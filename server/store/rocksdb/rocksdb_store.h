@@ -2,7 +2,6 @@
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_ROCKSDB_STORE_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_ROCKSDB_STORE_H_
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,8 +24,9 @@ struct RocksDbStoreOptions {
   // Opens a store of which synced bytes are missing, without them; the store is then as one that
   // was restored from an older checkpoint.
   bool accept_loss = false;
-  // How long OpenRocksDbStore waits for another process to leave the directory.
-  std::chrono::seconds patience{0};
+  // Whether this process leaves the directory once nobody uses it; another that opens it waits for
+  // that, up to 30 s.
+  bool until_unused = false;
   int open_files_max = -1;  // tables held open; the others are opened when they are read. -1: all
   // Called from any thread, including RocksDB's own.
   std::function<void(const std::string& line)> log = [](const std::string&) {};
