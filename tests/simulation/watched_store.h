@@ -42,6 +42,9 @@ class WatchedStore final : public Store {
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
     return Read<Result<std::map<std::uint32_t, RankMeta>>>([&] { return inner_.Ranks(attempt); });
   }
+  Result<std::optional<RankMeta>> Rank(AttemptId attempt, std::uint32_t rank) override {
+    return Read<Result<std::optional<RankMeta>>>([&] { return inner_.Rank(attempt, rank); });
+  }
   Result<SharedDefinitions> Definitions(AttemptId attempt, std::uint32_t rank) override {
     return Read<Result<SharedDefinitions>>([&] { return inner_.Definitions(attempt, rank); });
   }

@@ -9,6 +9,7 @@
 #include "server/store/rocksdb/records.h"
 #include "server/store/rocksdb/stream_writer.h"
 #include "server/store/rocksdb/util.h"
+#include "server/store/rocksdb/values.h"
 
 namespace statcollect {
 namespace {
@@ -79,12 +80,12 @@ Status Appender::AddInfo(const Database& database, rocksdb::WriteBatch& batch,
     if (with_info_.contains({item.attempt, item.rank})) return Status::Ok();
   }
   if (!added->with_info.emplace(item.attempt, item.rank).second) return Status::Ok();
-  std::string stored;
   const std::string key = RankKey('i', item.attempt, item.rank);
-  const rocksdb::Status read = database.db->Get({}, database.families[kCatalogue], key, &stored);
-  if (!read.IsNotFound())
-    return FromRocks("read the hello" + OfRank(item.attempt, item.rank), read);
-  (void)batch.Put(database.families[kCatalogue], key, Encode(item.meta->info));
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto stored,
+      ReadBytes(database, "the hello" + OfRank(item.attempt, item.rank), kCatalogue, key));
+  if (!stored)
+    (void)batch.Put(database.families[kCatalogue], key, Encode(item.meta->info));
   return Status::Ok();
 }
 

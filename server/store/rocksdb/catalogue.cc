@@ -22,12 +22,10 @@ constexpr std::uint8_t kKeptVersion = 1;
 constexpr std::uint8_t kDocumentVersion = 1;
 
 Result<AttemptId> NextAttemptId(const Database& database) {
-  std::string text;
-  const rocksdb::Status read =
-      database.db->Get({}, database.families[kDefault], kNextAttemptKey, &text);
-  if (read.IsNotFound()) return AttemptId{1};
-  STATCOLLECT_RETURN_IF_ERROR(FromRocks("read the next attempt's number", read));
-  const auto id = ParseNumber<AttemptId>(text);
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto text, ReadBytes(database, "the next attempt's number", kDefault, kNextAttemptKey));
+  if (!text) return AttemptId{1};
+  const auto id = ParseNumber<AttemptId>(*text);
   if (!id || *id == 0) {
     return Status(Code::kDataLoss,
                   "read the next attempt's number: it is not a number; restore a checkpoint");
@@ -156,13 +154,11 @@ Status Catalogue::PutDocument(const std::string& run, const std::string& name,
 Result<std::optional<std::string>> Catalogue::Document(const std::string& run,
                                                        const std::string& name) {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto database, database_.Pin());
-  const std::string attempted = "read " + name + " of run '" + run + "'";
-  std::string sealed;
-  const rocksdb::Status read =
-      database->db->Get({}, database->families[kCatalogue], DocumentKey(run, name), &sealed);
-  if (read.IsNotFound()) return std::optional<std::string>();
-  STATCOLLECT_RETURN_IF_ERROR(FromRocks(attempted, read));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto payload, Unseal(attempted, sealed, kDocumentVersion));
+  const std::string what = name + " of run '" + run + "'";
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto sealed,
+                               ReadBytes(*database, what, kCatalogue, DocumentKey(run, name)));
+  if (!sealed) return sealed;
+  STATCOLLECT_ASSIGN_OR_RETURN(auto payload, Unseal("read " + what, *sealed, kDocumentVersion));
   return std::optional(std::string(payload));
 }
 
@@ -216,6 +212,24 @@ Result<std::map<std::uint32_t, RankMeta>> Catalogue::Ranks(AttemptId attempt) {
           found->second.info.config[std::move(setting.name)] = std::move(setting.value);
       }));
   return ranks;
+}
+
+// Reads as much of a launch of a thousand ranks as of one of two: every hello asks.
+Result<std::optional<RankMeta>> Catalogue::Rank(AttemptId attempt, std::uint32_t rank) {
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto database, database_.Pin());
+  const std::string what = "state" + OfRank(attempt, rank);
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      auto meta, ReadValue<RankMeta>(*database, what, kCatalogue, RankKey('m', attempt, rank)));
+  if (!meta) return meta;
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      auto info, ReadValue<SessionInfo>(*database, what, kCatalogue, RankKey('i', attempt, rank)));
+  if (info) meta->info = *std::move(info);
+  STATCOLLECT_RETURN_IF_ERROR(ForEachValue<SettingRecord>(
+      *database, what, kCatalogue, PrefixRange(RankKey('c', attempt, rank)),
+      [&](std::string_view, SettingRecord setting) {
+        meta->info.config[std::move(setting.name)] = std::move(setting.value);
+      }));
+  return meta;
 }
 
 Result<std::vector<AttemptTally>> Catalogue::Census() {

@@ -35,6 +35,7 @@ class Catalogue {
   Result<std::optional<std::string>> Document(const std::string& run, const std::string& name);
   Result<SharedDefinitions> Definitions(AttemptId attempt, std::uint32_t rank);
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt);
+  Result<std::optional<RankMeta>> Rank(AttemptId attempt, std::uint32_t rank);
   Result<std::vector<AttemptTally>> Census();
 
   // Sets `live` to the attempts in the database; after a failed write they may differ from the

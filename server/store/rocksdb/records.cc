@@ -84,12 +84,10 @@ Result<std::string> ReadCaptureChunk(const Database& database, AttemptId attempt
                        .step = step,
                        .activation = activation,
                        .offset = offset};
-  std::string sealed;
-  const rocksdb::Status read =
-      database.db->Get({}, database.families[kCaptures], EncodeCaptureKey(key), &sealed);
-  if (read.IsNotFound()) return Status(Code::kNotFound, "read " + what + ": it is not stored");
-  STATCOLLECT_RETURN_IF_ERROR(FromRocks("read " + what, read));
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto payload, Unseal(what, sealed, kCaptureDataVersion));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto sealed,
+                               ReadBytes(database, what, kCaptures, EncodeCaptureKey(key)));
+  if (!sealed) return Status(Code::kNotFound, "read " + what + ": it is not stored");
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto payload, Unseal(what, *sealed, kCaptureDataVersion));
   return std::string(payload);
 }
 

@@ -93,6 +93,9 @@ class RocksDbStore final : public Store {
   Result<std::map<std::uint32_t, RankMeta>> Ranks(AttemptId attempt) override {
     return catalogue_.Ranks(attempt);
   }
+  Result<std::optional<RankMeta>> Rank(AttemptId attempt, std::uint32_t rank) override {
+    return catalogue_.Rank(attempt, rank);
+  }
   Result<SharedDefinitions> Definitions(AttemptId attempt, std::uint32_t rank) override {
     return catalogue_.Definitions(attempt, rank);
   }

@@ -2,6 +2,7 @@
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_VALUES_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_VALUES_H_
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,6 +22,27 @@ namespace statcollect {
 template <typename T>
 Result<T> DecodeNamed(const std::string& what, const rocksdb::Iterator& it) {
   return Decode<T>(what + ", key " + it.key().ToString(/*hex=*/true), View(it.value()));
+}
+
+// The bytes under a key; none: there are none. `what` names them in errors.
+inline Result<std::optional<std::string>> ReadBytes(const Database& database,
+                                                    const std::string& what, Family family,
+                                                    const std::string& key) {
+  std::string bytes;
+  const rocksdb::Status read = database.db->Get({}, database.families[family], key, &bytes);
+  if (read.IsNotFound()) return std::optional<std::string>();
+  STATCOLLECT_RETURN_IF_ERROR(FromRocks("read " + what, read));
+  return std::optional(std::move(bytes));
+}
+
+// The value under a key, decoded.
+template <typename T>
+Result<std::optional<T>> ReadValue(const Database& database, const std::string& what, Family family,
+                                   const std::string& key) {
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto bytes, ReadBytes(database, what, family, key));
+  if (!bytes) return std::optional<T>();
+  STATCOLLECT_ASSIGN_OR_RETURN(auto value, Decode<T>(what, *bytes));
+  return std::optional(std::move(value));
 }
 
 // Calls visit(key, value) for each value in the range, in key order. `what` names the values in

@@ -555,6 +555,43 @@ TEST_P(StoreConformance, AppendKeepsWhatTheHelloToldAndStoresItWhereThereIsNone)
   EXPECT_EQ(store_->Ranks(attempt)->at(0).info.host, "from the next hello");
 }
 
+// As text: everything that a store keeps of it.
+std::string TextOf(const std::optional<RankMeta>& meta) {
+  if (!meta) return "none";
+  std::string text = std::to_string(meta->durable_seq) + " " + std::to_string(meta->records) + " " +
+                     std::to_string(meta->finished) + " " + std::to_string(meta->info.rank) + " " +
+                     meta->info.host + " " + meta->info.launch;
+  for (const auto& [name, value] : meta->info.config) text += " " + name + "=" + value;
+  return text;
+}
+
+TEST_P(StoreConformance, OneRankReadsAsAmongAllOfThem) {
+  Open();
+  const AttemptId attempt = Create("base").id, other = Create("other").id;
+  for (const std::uint32_t rank : {0u, 1u, 256u}) {
+    RankMeta meta = MetaOf(rank, 0);
+    meta.info.host = "host " + std::to_string(rank);
+    meta.info.config = {{"lr", std::to_string(rank)}, {"seed", "7"}};
+    if (rank != 1) {
+      ASSERT_TRUE(store_->PutRank(attempt, rank, meta).ok());
+    }
+    RecordBatch batch = MakeBatch(1, 0, 0, 3);
+    batch.settings = {{"lr", "later " + std::to_string(rank)}, {"steps", "9"}};
+    Append(*store_, attempt, rank, batch);
+  }
+  for (const bool reopened : {false, true}) {
+    if (reopened) Open();
+    const auto all = *store_->Ranks(attempt);
+    ASSERT_EQ(all.size(), 3u);
+    for (const auto& [rank, meta] : all)
+      EXPECT_EQ(TextOf(*store_->Rank(attempt, rank)), TextOf(meta)) << "rank " << rank;
+    EXPECT_EQ(TextOf(*store_->Rank(attempt, 256)),
+              "8 0 0 256 host 256  lr=later 256 seed=7 steps=9");
+    EXPECT_EQ(TextOf(*store_->Rank(attempt, 2)), "none");
+    EXPECT_EQ(TextOf(*store_->Rank(other, 0)), "none");
+  }
+}
+
 TEST_P(StoreConformance, TalliesWhatIsStoredOfEachAttempt) {
   Open();
   const auto create = [&](const std::string& run, std::uint32_t world) {
