@@ -42,7 +42,6 @@ CommitQueue::~CommitQueue() { Drain(); }
 bool CommitQueue::Submit(CommitItem item, std::function<void()> accepted) {
   Status refusal;
   item.since = clock_.Now();
-  if (!item.prepared) item.records = item.batch.records();
   {
     MutexLock lock(mutex_);
     refusal = RefusalLocked(*item.lane);
@@ -146,7 +145,6 @@ void CommitQueue::CommitGroup(Group group) {
     for (const CommitItem& item : kept) {
       items.push_back({.attempt = item.attempt,
                        .rank = item.rank,
-                       .batch = &item.batch,
                        .meta = &item.meta,
                        .prepared = item.prepared.get()});
     }

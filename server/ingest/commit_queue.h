@@ -27,7 +27,6 @@
 #include <vector>
 
 #include "common/clock.h"
-#include "common/records.h"
 #include "common/status.h"
 #include "common/thread_annotations.h"
 #include "server/store/record_writer.h"
@@ -47,16 +46,14 @@ struct CommitLane {
   bool appending = false;  // the group being written holds an item of the lane
 };
 
-// If `batch` has no records, only `meta` is written. `batch` is ignored if `prepared` is set.
 struct CommitItem {
   std::shared_ptr<CommitLane> lane;
   AttemptId attempt = 0;
   std::uint32_t rank = 0;
-  RecordBatch batch;
-  std::unique_ptr<PreparedBatch> prepared;
+  std::unique_ptr<PreparedBatch> prepared;  // null: only `meta` is written
   RankMeta meta;
   std::size_t bytes = 0;      // in memory
-  std::uint64_t records = 0;  // of `prepared`; Submit counts those of `batch`
+  std::uint64_t records = 0;  // of `prepared`
   std::function<void(const Status&)> done;
   std::chrono::steady_clock::time_point since;  // set by Submit
 };

@@ -36,10 +36,8 @@ class StreamWriter {
 struct AppendItem {
   AttemptId attempt = 0;
   std::uint32_t rank = 0;
-  const RecordBatch* batch = nullptr;  // ignored if `prepared` is set
   const RankMeta* meta = nullptr;
-  const PreparedBatch* prepared =
-      nullptr;  // null: Append prepares `batch`, without references to earlier ones
+  const PreparedBatch* prepared = nullptr;  // null: no records, only the state
 };
 
 // An event that the collector itself adds to a rank. `number` (below 2^63) is chosen by the

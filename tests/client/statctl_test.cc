@@ -18,6 +18,7 @@
 #include "tests/client/process.h"
 #include "tests/client/statctl_fixture.h"
 #include "tests/server/query/run_writer.h"
+#include "tests/support/append_batch.h"
 
 namespace statcollect {
 namespace {
@@ -542,8 +543,7 @@ class Exponents : public Statctl {
     batch.exponents[1].counts.front() = 1;
     batch.exponents[1].counts.back() = 3;
     meta.durable_seq = batch.last_seq();
-    const AppendItem item{.attempt = attempt, .rank = 0, .batch = &batch, .meta = &meta};
-    EXPECT_TRUE(server_.store.Append({&item, 1}).ok());
+    EXPECT_TRUE(AppendBatch(server_.store, attempt, 0, batch, meta).ok());
   }
 };
 
@@ -612,8 +612,7 @@ class Captures : public Statctl {
                               .offset = 0,
                               .data = all.substr(0, bytes)});
     meta.durable_seq = batch.last_seq();
-    const AppendItem item{.attempt = attempt, .rank = rank, .batch = &batch, .meta = &meta};
-    ASSERT_TRUE(server_.store.Append({&item, 1}).ok());
+    ASSERT_TRUE(AppendBatch(server_.store, attempt, rank, batch, meta).ok());
   }
   std::string ReadFile(const std::string& name) const {
     std::ifstream file(folder_ + "/" + name, std::ios::binary);

@@ -17,6 +17,7 @@
 #include "server/store/capture_requests.h"
 #include "tests/fuzz/query_input.h"
 #include "tests/server/query/run_writer.h"
+#include "tests/support/append_batch.h"
 #include "tests/support/fake_store.h"
 
 namespace statcollect::fuzz {
@@ -190,8 +191,7 @@ class QueryWorld {
     // depends on.
     RankMeta meta = store_.Ranks(launch.id)->at(rank);
     batch.first_seq = meta.durable_seq + 1;
-    const AppendItem item{.attempt = launch.id, .rank = rank, .batch = &batch, .meta = &meta};
-    (void)store_.Append({&item, 1});
+    (void)AppendBatch(store_, launch.id, rank, batch, meta);
   }
 
   void Ask(const Launched& launch, std::uint32_t rank, std::uint64_t step, const TensorKey& key) {

@@ -139,7 +139,7 @@ class WatchedStore final : public Store {
       for (AppendItem& item : unwrapped) {
         const auto* prepared = static_cast<const Prepared*>(item.prepared);
         if (prepared != nullptr) item.prepared = prepared->inner.get();
-        PendingItem(item, prepared == nullptr ? *item.batch : prepared->batch);
+        PendingItem(item, prepared == nullptr ? RecordBatch() : prepared->batch);
       }
       const Status appended = inner_.Append(unwrapped);
       if (appended.ok() && powered_()) {

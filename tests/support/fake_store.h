@@ -424,8 +424,8 @@ class FakeStore final : public Store {
     }
   };
   static const RecordBatch& BatchOf(const AppendItem& item) {
-    return item.prepared != nullptr ? static_cast<const Prepared&>(*item.prepared).batch
-                                    : *item.batch;
+    static const RecordBatch none;
+    return item.prepared != nullptr ? static_cast<const Prepared&>(*item.prepared).batch : none;
   }
 
   using AttemptRank = std::pair<AttemptId, std::uint32_t>;

@@ -97,18 +97,18 @@ Status ClickHouseAppender::Write(Piece* piece) {
 }
 
 Status ClickHouseAppender::AddBatch(const AppendItem& item, Piece* piece) {
-  std::unique_ptr<PreparedBatch> own;
-  if (item.prepared == nullptr) own = NewWriter(item.attempt, item.rank)->Prepare(*item.batch);
-  const auto& batch =
-      static_cast<const ClickHouseBatch&>(item.prepared != nullptr ? *item.prepared : *own);
   STATCOLLECT_ASSIGN_OR_RETURN(
       const auto stamp, claims_.NextStamp({item.attempt, item.rank}, item.meta->durable_seq));
-  for (const RecordRow& row : batch.rows)
-    AddRecordRow(item.attempt, item.rank, row, stamp, &piece->rows);
+  if (item.prepared != nullptr) {
+    const auto& batch = static_cast<const ClickHouseBatch&>(*item.prepared);
+    for (const RecordRow& row : batch.rows)
+      AddRecordRow(item.attempt, item.rank, row, stamp, &piece->rows);
+    piece->count += batch.rows.size();
+  }
   STATCOLLECT_RETURN_IF_ERROR(AddHello(item, stamp, piece));
   AddRecordRow(item.attempt, item.rank, {.family = RowFamily::kRank, .value = Encode(*item.meta)},
                stamp, &piece->rows);
-  piece->count += batch.rows.size() + 2;
+  piece->count += 2;
   piece->token += (piece->token.empty() ? "" : "+") + TokenOf(item, stamp);
   return Status::Ok();
 }

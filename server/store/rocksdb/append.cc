@@ -58,14 +58,13 @@ Status Appender::Append(std::span<const AppendItem> items) {
 
 Status Appender::AddItem(const Database& database, rocksdb::WriteBatch& batch,
                          const AppendItem& item, Added* added) {
-  std::unique_ptr<PreparedBatch> own;
-  if (item.prepared == nullptr) own = NewWriter(item.attempt, item.rank)->Prepare(*item.batch);
-  const auto& prepared =
-      static_cast<const RocksPreparedBatch&>(item.prepared != nullptr ? *item.prepared : *own);
-  for (const auto& entry : prepared.entries)
-    (void)batch.Put(database.families[entry.family], entry.key, entry.value);
-  for (const EncodedStatBlock& block : prepared.blocks)
-    aliases_.Put(database, batch, block, item.attempt, &added->pairs);
+  if (item.prepared != nullptr) {
+    const auto& prepared = static_cast<const RocksPreparedBatch&>(*item.prepared);
+    for (const auto& entry : prepared.entries)
+      (void)batch.Put(database.families[entry.family], entry.key, entry.value);
+    for (const EncodedStatBlock& block : prepared.blocks)
+      aliases_.Put(database, batch, block, item.attempt, &added->pairs);
+  }
   (void)batch.Put(database.families[kCatalogue], RankKey('m', item.attempt, item.rank),
                   Encode(*item.meta));
   return AddInfo(database, batch, item, added);
@@ -84,8 +83,7 @@ Status Appender::AddInfo(const Database& database, rocksdb::WriteBatch& batch,
   STATCOLLECT_ASSIGN_OR_RETURN(
       const auto stored,
       ReadBytes(database, "the hello" + OfRank(item.attempt, item.rank), kCatalogue, key));
-  if (!stored)
-    (void)batch.Put(database.families[kCatalogue], key, Encode(item.meta->info));
+  if (!stored) (void)batch.Put(database.families[kCatalogue], key, Encode(item.meta->info));
   return Status::Ok();
 }
 

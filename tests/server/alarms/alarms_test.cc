@@ -17,6 +17,7 @@
 #include "server/alarms/alarms.h"
 #include "server/query/event_kinds.h"
 #include "tests/server/alarms/steps.h"
+#include "tests/support/append_batch.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_store.h"
 
@@ -67,8 +68,7 @@ class AlarmsTest : public ::testing::Test {
     RankMeta meta{.durable_seq = seq_[rank], .first_step = 0, .last_step = step};
     meta.info.rank = rank;
     meta.last_write_unix_nanos = clock_.UnixNanos();
-    const AppendItem item{.attempt = attempt_.id, .rank = rank, .batch = &batch, .meta = &meta};
-    ASSERT_TRUE(store_.Append(std::span(&item, 1)).ok());
+    ASSERT_TRUE(AppendBatch(store_, attempt_.id, rank, batch, meta).ok());
     if (!told) return;
     alarms_->Take({.attempt = attempt_, .rank = rank, .batch = batch});
     if (await_) alarms_->AwaitIdle();

@@ -36,14 +36,23 @@ class CommitterTest : public ::testing::Test {
     EXPECT_EQ(store_.violation(), "");
   }
 
+  // The writer's next record.
+  CommitItem NextOf(Writer& writer, std::size_t bytes) {
+    RecordBatch batch;
+    batch.first_seq = ++writer.seq;
+    batch.scalars = {{"loss", writer.seq, 0, 1.0}};
+    CommitItem item{.lane = writer.lane, .attempt = attempt_, .rank = writer.rank};
+    item.prepared = store_.NewWriter(attempt_, writer.rank)->Prepare(batch);
+    item.meta.durable_seq = writer.seq;
+    item.bytes = bytes;
+    item.records = batch.records();
+    return item;
+  }
   // A future of what `done` receives.
   std::future<Status> Submit(
       Writer& writer, std::size_t bytes = 10, std::function<void()> accepted = [] {}) {
     auto told = std::make_shared<std::promise<Status>>();
-    CommitItem item{.lane = writer.lane, .attempt = attempt_, .rank = writer.rank, .bytes = bytes};
-    item.batch.first_seq = ++writer.seq;
-    item.batch.scalars = {{"loss", writer.seq, 0, 1.0}};
-    item.meta.durable_seq = writer.seq;
+    CommitItem item = NextOf(writer, bytes);
     item.done = [told](const Status& status) { told->set_value(status); };
     taken_ = committer_->Submit(std::move(item), std::move(accepted));
     return told->get_future();
@@ -239,9 +248,7 @@ TEST_F(CommitterTest, WritesEachLaneInOrderUnderManyThreads) {
       for (int i = 0; i < 300; ++i) {
         std::promise<void> accepted;
         auto told = std::make_shared<std::promise<void>>();
-        CommitItem item{.lane = writer.lane, .attempt = attempt_, .rank = rank, .bytes = 200};
-        item.batch.first_seq = item.meta.durable_seq = ++writer.seq;
-        item.batch.scalars = {{"loss", writer.seq, 0, 1.0}};
+        CommitItem item = NextOf(writer, 200);
         item.done = [&failed](const Status& status) { failed += status.ok() ? 0 : 1; };
         if (!committer_->Submit(std::move(item), [&] { accepted.set_value(); }))
           accepted.get_future().wait();

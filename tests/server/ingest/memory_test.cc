@@ -16,6 +16,7 @@
 #include "server/ingest/memory_gate.h"
 #include "server/ingest/session.h"
 #include "tests/server/ingest/fake_wire.h"
+#include "tests/support/append_batch.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_store.h"
 #include "tests/support/random_batch.h"
@@ -247,8 +248,7 @@ class SessionMemory : public ::testing::Test {
   Status Send(IngestSession& session, const RecordBatch& batch) {
     const auto accepted = session.Accept(batch, 77);
     if (!accepted.ok()) return accepted.status();
-    const AppendItem item{attempt_, 0, &*accepted->batch, &accepted->meta};
-    return store_.Append({&item, 1});
+    return AppendBatch(store_, attempt_, 0, *accepted->batch, accepted->meta);
   }
 
   FakeStore store_;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "server/ingest/trim.h"
+#include "tests/support/append_batch.h"
 #include "tests/support/fake_store.h"
 #include "tests/support/random_batch.h"
 
@@ -37,8 +38,7 @@ class IngestSessionTest : public ::testing::Test {
     if (!accepted.ok()) return accepted.status();
     last_ = *std::move(accepted);
     if (!last_.batch) return Status::Ok();
-    const AppendItem item{attempt_, 0, &*last_.batch, &last_.meta};
-    return store_.Append(std::span(&item, 1));
+    return AppendBatch(store_, attempt_, 0, *last_.batch, last_.meta);
   }
   Code CodeOf(const RecordBatch& batch) { return session_->Accept(batch, 77).status().code(); }
   RankMeta Stored() { return store_.Ranks(attempt_).value().at(0); }

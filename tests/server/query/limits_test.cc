@@ -32,6 +32,7 @@
 #include "server/query/records/records_reader.h"
 #include "tests/server/query/ask.h"
 #include "tests/server/query/run_writer.h"
+#include "tests/support/append_batch.h"
 #include "tests/support/fake_store.h"
 #include "tests/support/forwarding_store.h"
 
@@ -259,8 +260,7 @@ TEST(RowLimits, RowsAreCountedWhileTheyAreRead) {
     batch.scalars.push_back({.name = step % 2 == 0 ? "loss" : "lr", .step = step, .value = 1});
   RankMeta meta;
   meta.durable_seq = meta.records = batch.last_seq();
-  const AppendItem item{.attempt = id, .rank = 0, .batch = &batch, .meta = &meta};
-  ASSERT_TRUE(store.Append({&item, 1}).ok());
+  ASSERT_TRUE(AppendBatch(store, id, 0, batch, meta).ok());
   const QueryEngine engine(store);
   const Status all = Ask(engine, ListScalars, {.run = "a"}).status();
   EXPECT_EQ(all.code(), Code::kResourceExhausted);

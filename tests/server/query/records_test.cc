@@ -3,6 +3,7 @@
 
 #include "server/query/records/records_reader.h"
 #include "tests/server/query/run_writer.h"
+#include "tests/support/append_batch.h"
 #include "tests/support/fake_store.h"
 #include "tests/support/random_batch.h"
 
@@ -211,8 +212,7 @@ TEST(Records, CarryPlacementsInPartsOfLimitedSize) {
   meta.info = {.run = "r", .world_size = 1};
   meta.durable_seq = 1;
   meta.first_step = meta.last_step = 0;
-  const AppendItem item{.attempt = attempt->id, .rank = 0, .batch = &batch, .meta = &meta};
-  ASSERT_TRUE(store.Append({&item, 1}).ok());
+  ASSERT_TRUE(AppendBatch(store, attempt->id, 0, batch, meta).ok());
   const Taken taken(store, {.run = "r"});
   ASSERT_EQ(taken.stats.size(), 1u);
   EXPECT_EQ(taken.stats[0].layout, batch.layouts[39]);

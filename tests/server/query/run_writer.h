@@ -19,6 +19,7 @@
 #include "common/names.h"
 #include "common/records.h"
 #include "server/store/store.h"
+#include "tests/support/append_batch.h"
 
 namespace statcollect::testing {
 
@@ -263,9 +264,7 @@ class RunWriter {
       r.meta.steps = r.stat_steps.size();
       r.meta.last_write_unix_nanos = 9000 + rank;
       r.meta.finished = r.finished;
-      const AppendItem item{
-          .attempt = attempt_.id, .rank = rank, .batch = &r.batch, .meta = &r.meta};
-      const Status written = store_.Append({&item, 1});
+      const Status written = AppendBatch(store_, attempt_.id, rank, r.batch, r.meta);
       assert(written.ok());
       (void)written;
       r.batch = RecordBatch();

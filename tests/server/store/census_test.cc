@@ -11,6 +11,7 @@
 
 #include "server/store/rocksdb/rocksdb_store.h"
 #include "tests/server/store/step_batch.h"
+#include "tests/support/append_batch.h"
 
 namespace statcollect {
 namespace {
@@ -46,8 +47,7 @@ class Census : public testing::Test {
     RankMeta meta = state;
     meta.info.rank = rank;
     meta.records = batch.records();
-    const AppendItem item{.attempt = attempt, .rank = rank, .batch = &batch, .meta = &meta};
-    ASSERT_TRUE(store_->Append({&item, 1}).ok());
+    ASSERT_TRUE(AppendBatch(*store_, attempt, rank, batch, meta).ok());
   }
   std::vector<AttemptTally> Take() {
     auto tallies = store_->Census();

@@ -12,6 +12,7 @@
 
 #include "server/store/rocksdb/rocksdb_store.h"
 #include "tests/server/store/step_batch.h"
+#include "tests/support/append_batch.h"
 
 namespace statcollect {
 namespace {
@@ -46,8 +47,7 @@ class Checkpoint : public testing::Test {
   void AppendStep(std::uint32_t rank, std::uint64_t step) {
     const RecordBatch batch = MakeBatch(step * kRecordsOfStep + 1, step, 0, kActivations);
     const RankMeta meta = MetaOf(rank, batch.last_seq());
-    const AppendItem item{.attempt = attempt_, .rank = rank, .batch = &batch, .meta = &meta};
-    const Status appended = store_->Append({&item, 1});
+    const Status appended = AppendBatch(*store_, attempt_, rank, batch, meta);
     ASSERT_TRUE(appended.ok()) << appended.message();
   }
 

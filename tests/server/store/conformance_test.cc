@@ -21,6 +21,7 @@
 #include "server/store/rocksdb/rocksdb_store.h"
 #include "tests/server/store/step_batch.h"
 #include "tests/server/store/store_contents.h"
+#include "tests/support/append_batch.h"
 #include "tests/support/clickhouse_server.h"
 #include "tests/support/random_batch.h"
 
@@ -542,8 +543,7 @@ TEST_P(StoreConformance, AppendKeepsWhatTheHelloToldAndStoresItWhereThereIsNone)
       RecordBatch batch = MakeBatch(reopened ? 7 : 1, reopened, 0, 3);
       RankMeta meta = MetaOf(rank, batch.last_seq());
       meta.info.host = reopened ? "later" : "first append";
-      const AppendItem item{.attempt = attempt, .rank = rank, .batch = &batch, .meta = &meta};
-      ASSERT_TRUE(store_->Append({&item, 1}).ok());
+      ASSERT_TRUE(AppendBatch(*store_, attempt, rank, batch, meta).ok());
     }
   }
   const auto ranks = *store_->Ranks(attempt);
@@ -603,8 +603,7 @@ TEST_P(StoreConformance, TalliesWhatIsStoredOfEachAttempt) {
     const RecordBatch batch = MakeBatch(1, 0, 0, 3);
     meta.info.rank = rank;
     meta.records = batch.records();
-    const AppendItem item{.attempt = attempt, .rank = rank, .batch = &batch, .meta = &meta};
-    ASSERT_TRUE(store_->Append({&item, 1}).ok());
+    ASSERT_TRUE(AppendBatch(*store_, attempt, rank, batch, meta).ok());
   };
   append(base, 0, {.dropped = {{"closed", 2}}, .last_write_unix_nanos = 70'000, .finished = true});
   append(base, 1, {.dropped = {{"closed", 3}}, .last_write_unix_nanos = 80'000, .finished = true});

@@ -14,6 +14,7 @@
 #include "server/store/codec/sealed.h"
 #include "server/store/rocksdb/rocksdb_store.h"
 #include "tests/server/store/step_batch.h"
+#include "tests/support/append_batch.h"
 #include "tests/support/random_placement.h"
 
 namespace statcollect {
@@ -141,8 +142,7 @@ Kept Keep(const std::optional<Placement>& placement) {
       if (step > 0) batch.layouts.clear();
       next_seq = batch.last_seq() + 1;
       const RankMeta meta = MetaOf(0, batch.last_seq());
-      const AppendItem item{.attempt = attempt, .rank = 0, .batch = &batch, .meta = &meta};
-      EXPECT_TRUE((*store)->Append({&item, 1}).ok());
+      EXPECT_TRUE(AppendBatch(**store, attempt, 0, batch, meta).ok());
     }
   }
   Kept kept;

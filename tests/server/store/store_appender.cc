@@ -10,6 +10,7 @@
 
 #include "server/store/rocksdb/rocksdb_store.h"
 #include "tests/server/store/step_batch.h"
+#include "tests/support/append_batch.h"
 
 int main(int argc, char** argv) {
   using namespace statcollect;
@@ -26,8 +27,7 @@ int main(int argc, char** argv) {
   for (std::uint64_t step = first; step < first + count; ++step) {
     const RecordBatch batch = MakeBatch(1 + step * kAppendedRecords, step, 0, kAppendedActivations);
     const RankMeta meta = MetaOf(0, batch.last_seq());
-    const AppendItem item{.attempt = attempt, .rank = 0, .batch = &batch, .meta = &meta};
-    if (!(*store)->Append({&item, 1}).ok()) return 1;
+    if (!AppendBatch(**store, attempt, 0, batch, meta).ok()) return 1;
     if (write(STDOUT_FILENO, &step, sizeof(step)) != sizeof(step)) return 1;
   }
   raise(SIGKILL);

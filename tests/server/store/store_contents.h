@@ -13,13 +13,13 @@
 
 #include "server/store/store.h"
 #include "tests/server/store/step_batch.h"
+#include "tests/support/append_batch.h"
 
 namespace statcollect {
 
 inline void Append(Store& store, AttemptId attempt, std::uint32_t rank, const RecordBatch& batch) {
   const RankMeta meta = MetaOf(rank, batch.last_seq());
-  const AppendItem item{.attempt = attempt, .rank = rank, .batch = &batch, .meta = &meta};
-  const Status appended = store.Append({&item, 1});
+  const Status appended = AppendBatch(store, attempt, rank, batch, meta);
   ASSERT_TRUE(appended.ok()) << appended.message();
 }
 

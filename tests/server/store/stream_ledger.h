@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <utility>
@@ -51,12 +52,13 @@ class StreamLedger {
       }
       group_.push_back(place);
     }
+    std::vector<std::unique_ptr<PreparedBatch>> prepared;
     std::vector<AppendItem> items;
     for (std::size_t i = 0; i < batches.size(); ++i) {
-      items.push_back({.attempt = places[i].first,
-                       .rank = places[i].second,
-                       .batch = &batches[i],
-                       .meta = &metas[i]});
+      const auto& [attempt, rank] = places[i];
+      prepared.push_back(store.NewWriter(attempt, rank)->Prepare(batches[i]));
+      items.push_back(
+          {.attempt = attempt, .rank = rank, .meta = &metas[i], .prepared = prepared.back().get()});
     }
     const Status appended = items.empty() ? Status::Ok() : store.Append(items);
     if (appended.ok() && counts()) {

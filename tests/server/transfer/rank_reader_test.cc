@@ -10,6 +10,7 @@
 
 #include "server/transfer/rank_digest.h"
 #include "tests/server/transfer/sides.h"
+#include "tests/support/append_batch.h"
 
 namespace statcollect::transfer {
 namespace {
@@ -29,8 +30,7 @@ std::uint64_t Fill(FakeStore& store, AttemptId* attempt, std::uint64_t seed = 5)
     const RecordBatch batch = FullBatch(seed + n, meta.durable_seq + 1, 3 * n, n == 0);
     meta.durable_seq = batch.last_seq();
     records += batch.records() - batch.settings.size();
-    const AppendItem item{.attempt = *attempt, .rank = 0, .batch = &batch, .meta = &meta};
-    EXPECT_TRUE(store.Append({&item, 1}).ok());
+    EXPECT_TRUE(AppendBatch(store, *attempt, 0, batch, meta).ok());
   }
   return records;
 }
@@ -147,8 +147,7 @@ TEST(RankDigest, HasEverySortOfRecordAndDoesNotDependOnBatches) {
   ASSERT_TRUE(other.PutRank(copy, 0, meta).ok());
   for (const RecordBatch& batch : ReadFromHere(store, attempt, {}, &end)) {
     meta.durable_seq = batch.last_seq();
-    const AppendItem item{.attempt = copy, .rank = 0, .batch = &batch, .meta = &meta};
-    ASSERT_TRUE(other.Append({&item, 1}).ok());
+    ASSERT_TRUE(AppendBatch(other, copy, 0, batch, meta).ok());
   }
   const std::vector<StepDigest> copied = DigestsOf(other, copy);
   ASSERT_EQ(copied.size(), digests.size());
@@ -190,8 +189,7 @@ TEST(RankDigest, SeesEveryChange) {
       RecordBatch batch = FullBatch(5 + n, meta.durable_seq + 1, 3 * n, n == 0);
       if (n == 0) change(batch);
       meta.durable_seq = batch.last_seq();
-      const AppendItem item{.attempt = there, .rank = 0, .batch = &batch, .meta = &meta};
-      ASSERT_TRUE(changed.Append({&item, 1}).ok());
+      ASSERT_TRUE(AppendBatch(changed, there, 0, batch, meta).ok());
     }
     const auto found = DigestsOf(changed, there);
     ASSERT_EQ(found.size(), original.size());

@@ -8,6 +8,7 @@
 #include "server/store/capture_requests.h"
 #include "tests/server/query/ask.h"
 #include "tests/server/query/run_writer.h"
+#include "tests/support/append_batch.h"
 #include "tests/support/fake_store.h"
 
 namespace statcollect::query {
@@ -41,8 +42,7 @@ class CapturesTest : public ::testing::Test {
     batch.first_seq = meta.durable_seq + 1;
     meta.durable_seq = batch.last_seq();
     for (const StepRecord& end : batch.steps) meta.last_step = std::max(*meta.last_step, end.step);
-    const AppendItem item{.attempt = attempt_, .rank = rank, .batch = &batch, .meta = &meta};
-    ASSERT_TRUE(store_.Append({&item, 1}).ok());
+    ASSERT_TRUE(AppendBatch(store_, attempt_, rank, batch, meta).ok());
   }
   void Capture(std::uint32_t rank, std::uint64_t step, std::uint32_t activation, std::size_t from,
                std::size_t to) {

@@ -18,6 +18,7 @@
 #include "server/store/clickhouse/schema.h"
 #include "tests/server/store/step_batch.h"
 #include "tests/server/store/store_contents.h"
+#include "tests/support/append_batch.h"
 #include "tests/support/clickhouse_server.h"
 
 namespace statcollect {
@@ -79,8 +80,7 @@ AttemptId MakeAttempt(Store& store, const std::string& launch = "") {
 
 Status TryAppend(Store& store, AttemptId attempt, const RecordBatch& batch) {
   const RankMeta meta = MetaOf(0, batch.last_seq());
-  const AppendItem item{.attempt = attempt, .rank = 0, .batch = &batch, .meta = &meta};
-  return store.Append({&item, 1});
+  return AppendBatch(store, attempt, 0, batch, meta);
 }
 
 TEST_F(ClickHouseStoreTest, TwoCollectorsShareRunsAndIdentity) {

@@ -15,6 +15,7 @@
 #include "server/store/shared_clock.h"
 #include "tests/server/store/step_batch.h"
 #include "tests/server/store/store_contents.h"
+#include "tests/support/append_batch.h"
 #include "tests/support/clickhouse_server.h"
 
 namespace statcollect {
@@ -76,9 +77,7 @@ struct SkewedCollector {
     meta.durable_seq = batch.last_seq();
     meta.last_write_unix_nanos = clock.UnixNanos();
     meta.finished = finished;
-    const AppendItem item{
-        .attempt = admission.attempt.id, .rank = 0, .batch = &batch, .meta = &meta};
-    const Status appended = store->Append({&item, 1});
+    const Status appended = AppendBatch(*store, admission.attempt.id, 0, batch, meta);
     (void)store->Recover();
     return appended;
   }

@@ -17,6 +17,7 @@
 #include "server/store/clickhouse/clickhouse_store.h"
 #include "tests/server/store/step_batch.h"
 #include "tests/server/store/store_contents.h"
+#include "tests/support/append_batch.h"
 #include "tests/support/clickhouse_server.h"
 
 namespace statcollect {
@@ -131,12 +132,12 @@ TEST_F(HellosTest, WhatIsAcknowledgedWhileCollectorsFenceEachOtherCountsOnce) {
         const std::uint64_t step = ++steps;
         const RecordBatch batch = MakeBatch(seq, step, 0, 1);
         const RankMeta after = MetaOf(rank, batch.last_seq());
-        const AppendItem item{.attempt = attempt, .rank = rank, .batch = &batch, .meta = &after};
         ++done;
         // Of one committer at a time; here each item is an append of its own.
         static std::mutex committers[kStores];
         const std::lock_guard committing(committers[i % kStores]);
-        if (const Status appended = store.Append({&item, 1}); !appended.ok()) {
+        if (const Status appended = AppendBatch(store, attempt, rank, batch, after);
+            !appended.ok()) {
           EXPECT_EQ(appended.code(), Code::kAborted) << appended.message();
           (void)store.Recover();
           break;

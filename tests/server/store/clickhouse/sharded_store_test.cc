@@ -15,6 +15,7 @@
 #include "server/store/clickhouse/clickhouse_store.h"
 #include "tests/server/store/step_batch.h"
 #include "tests/server/store/store_contents.h"
+#include "tests/support/append_batch.h"
 #include "tests/support/clickhouse_server.h"
 
 namespace statcollect {
@@ -102,8 +103,7 @@ TEST_F(ShardedStoreTest, OneShardDownConcernsOnlyItsRanks) {
   EXPECT_TRUE(store->Rank(id, 0)->has_value());
   const RankMeta meta = MetaOf(1, 12);
   const RecordBatch batch = MakeBatch(7, 1, 0, 3);
-  const AppendItem item{.attempt = id, .rank = 1, .batch = &batch, .meta = &meta};
-  const Status failed = store->part(1).Append({&item, 1});
+  const Status failed = AppendBatch(store->part(1), id, 1, batch, meta);
   EXPECT_EQ(failed.code(), Code::kAborted) << "it passes";
   EXPECT_THAT(failed.message(), AllOf(HasSubstr("shard 2 of 2"), HasSubstr(HostOf(second_))));
   for (const Status& whole :
@@ -135,8 +135,8 @@ TEST_F(ShardedStoreTest, ARemovalReachesAShardThatWasDown) {
   for (const std::uint32_t rank : {0u, 1u}) {
     const RankMeta meta = MetaOf(rank, 12);
     const RecordBatch batch = MakeBatch(7, 1, 0, 3);
-    const AppendItem item{.attempt = id, .rank = rank, .batch = &batch, .meta = &meta};
-    EXPECT_THAT(other->part(rank).Append({&item, 1}).message(), HasSubstr("was removed"));
+    EXPECT_THAT(AppendBatch(other->part(rank), id, rank, batch, meta).message(),
+                HasSubstr("was removed"));
   }
   ASSERT_TRUE(other->PurgeRetired([] { return false; }).ok());
   EXPECT_EQ(Count(second_, "records"), 0u) << "what was written since is deleted, too";

@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "server/store/rocksdb/rocksdb_store.h"
+#include "tests/support/append_batch.h"
 #include "tests/support/fault_environment.h"
 #include "tests/support/random_batch.h"
 #include "tests/support/simulated_disk.h"
@@ -51,8 +52,7 @@ class RemovalTest : public ::testing::Test {
     const AttemptId id = store_->CreateAttempt({.run = run})->id;
     RankMeta meta;
     meta.durable_seq = meta.records = shared_.last_seq();
-    const AppendItem item{.attempt = id, .rank = 0, .batch = &shared_, .meta = &meta};
-    EXPECT_TRUE(store_->Append({&item, 1}).ok());
+    EXPECT_TRUE(AppendBatch(*store_, id, 0, shared_, meta).ok());
     return id;
   }
   std::size_t Read(AttemptId attempt) {

@@ -30,6 +30,7 @@
 #include "server/store/rocksdb/synced_mark.h"
 #include "tests/server/store/step_batch.h"
 #include "tests/server/store/store_contents.h"
+#include "tests/support/append_batch.h"
 #include "tests/support/random_batch.h"
 
 namespace statcollect {
@@ -385,8 +386,7 @@ TEST_F(RocksDbStoreTest, LargeConfigurationIsNotWrittenWithEveryAppend) {
   for (std::uint64_t step = 0; step < 20; ++step) {
     const RecordBatch batch = MakeBatch(1 + step * 4, step, 0, 1);
     meta.durable_seq = batch.last_seq();
-    const AppendItem item{.attempt = attempt, .rank = 0, .batch = &batch, .meta = &meta};
-    ASSERT_TRUE(store_->Append({&item, 1}).ok());
+    ASSERT_TRUE(AppendBatch(*store_, attempt, 0, batch, meta).ok());
   }
   EXPECT_LT(store_->Usage()->disk_bytes, before + 500'000) << "a megabyte each would be 20 of them";
 }
@@ -573,11 +573,8 @@ TEST_F(RocksDbStoreTest, ReadersOfAStreamThatIsBeingWrittenFindNothingDamaged) {
       const RecordBatch batch = MakeBatch(1 + step * 13, step, 0, 10);
       const RankMeta meta = MetaOf(0, batch.last_seq());
       const auto prepared = prepare->Prepare(batch);
-      const AppendItem item{.attempt = attempt,
-                            .rank = 0,
-                            .batch = &batch,
-                            .meta = &meta,
-                            .prepared = prepared.get()};
+      const AppendItem item{
+          .attempt = attempt, .rank = 0, .meta = &meta, .prepared = prepared.get()};
       ASSERT_TRUE(store_->Append({&item, 1}).ok());
     }
   });
@@ -613,8 +610,7 @@ TEST_F(RocksDbStoreTest, ASeriesThatIsAskedForOnceLeavesTheCacheToOthers) {
     seq = batch.last_seq();
     const RankMeta meta = MetaOf(0, seq);
     const auto prepared = writer->Prepare(batch);
-    const AppendItem item{
-        .attempt = attempt, .rank = 0, .batch = &batch, .meta = &meta, .prepared = prepared.get()};
+    const AppendItem item{.attempt = attempt, .rank = 0, .meta = &meta, .prepared = prepared.get()};
     ASSERT_TRUE(store_->Append({&item, 1}).ok());
   }
   Open();  // from the log into tables

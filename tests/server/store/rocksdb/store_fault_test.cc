@@ -83,9 +83,11 @@ class StoreFaultTest : public ::testing::Test {
   }
 
   // Writes a step of 300 activations, the same for every attempt.
-  Status AppendShared(AttemptId attempt, const PreparedBatch* prepared = nullptr) {
-    const AppendItem item{
-        .attempt = attempt, .rank = 0, .batch = &shared_, .meta = &meta_, .prepared = prepared};
+  Status AppendShared(AttemptId attempt) {
+    return AppendPrepared(attempt, *store_->NewWriter(attempt, 0)->Prepare(shared_));
+  }
+  Status AppendPrepared(AttemptId attempt, const PreparedBatch& prepared) {
+    const AppendItem item{.attempt = attempt, .rank = 0, .meta = &meta_, .prepared = &prepared};
     return store_->Append({&item, 1});
   }
   // OK: all of it is there.
@@ -198,9 +200,9 @@ TEST_F(StoreFaultTest, AFailedReadWhileAppendingDoesNotLoseWhoSharesBlocksWithWh
   const auto writer = store_->NewWriter(again, 0);
   const auto prepared = writer->Prepare(shared_);
   disk_->Inject({.kind = FileKind::kTable, .operation = DiskOperation::kRead});
-  EXPECT_FALSE(AppendShared(again, prepared.get()).ok());
+  EXPECT_FALSE(AppendPrepared(again, *prepared).ok());
   disk_->Heal();
-  ASSERT_TRUE(AppendShared(again, prepared.get()).ok());
+  ASSERT_TRUE(AppendPrepared(again, *prepared).ok());
   ASSERT_TRUE(store_->DropAttempts({&base, 1}).ok());
   const Status read = ReadShared(again);
   EXPECT_TRUE(read.ok()) << read.message();
