@@ -256,9 +256,26 @@ struct StoreIdentity {
   bool operator==(const StoreIdentity&) const = default;
 };
 
-// One numbered batch of a session. Records are numbered first_seq .. last_seq() in the order stats,
-// scalars, events, memory, densities, settings, steps, captures, exponents, tokens. Definitions are
-// not numbered.
+// Calls f with the records of each kind, in the order in which a RecordBatch numbers them. A new
+// member of a batch must be named here before anything compiles.
+template <typename Batch, typename F>
+void ForEachKind(Batch& batch, const F& f) {
+  auto& [first_seq, skipped, activations, layouts, stats, scalars, events, memory, densities,
+         settings, steps, captures, exponents, tokens] = batch;
+  f(stats);
+  f(scalars);
+  f(events);
+  f(memory);
+  f(densities);
+  f(settings);
+  f(steps);
+  f(captures);
+  f(exponents);
+  f(tokens);
+}
+
+// One numbered batch of a session. Records are numbered first_seq .. last_seq() in the order of
+// ForEachKind. Definitions are not numbered.
 struct RecordBatch {
   std::uint64_t first_seq = 0;
   // Numbers directly before first_seq that stay unused here, because their records no longer exist.
@@ -277,8 +294,9 @@ struct RecordBatch {
   std::vector<TokenRecord> tokens;
 
   std::size_t records() const {
-    return stats.size() + scalars.size() + events.size() + memory.size() + densities.size() +
-           settings.size() + steps.size() + captures.size() + exponents.size() + tokens.size();
+    std::size_t count = 0;
+    ForEachKind(*this, [&](const auto& records) { count += records.size(); });
+    return count;
   }
   std::uint64_t last_seq() const { return first_seq + records() - 1; }  // records() > 0
 };

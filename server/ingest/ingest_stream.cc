@@ -4,9 +4,9 @@
 #include <string>
 #include <utility>
 
+#include "common/decoded_bytes.h"
 #include "common/failpoint.h"
 #include "proto/convert.h"
-#include "server/ingest/decoded_bytes.h"
 
 namespace statcollect {
 namespace {

@@ -5,10 +5,11 @@
 #include <utility>
 
 #include "common/byte_size.h"
+#include "common/decoded_bytes.h"
 #include "common/names.h"
+#include "common/overloaded.h"
 #include "common/parse.h"
 #include "common/saturating.h"
-#include "server/ingest/decoded_bytes.h"
 #include "server/ingest/trim.h"
 #include "server/store/newest_step.h"
 
@@ -345,15 +346,15 @@ void IngestSession::AddStats(const StatColumns& stats) {
 }
 
 void IngestSession::AddTallies(const RecordBatch& batch) {
-  for (const ScalarRecord& scalar : batch.scalars) Extend(&meta_, scalar.step);
-  for (const MemoryRecord& memory : batch.memory) Extend(&meta_, memory.step);
-  for (const DensityRecord& density : batch.densities) Extend(&meta_, density.step);
-  for (const SettingRecord& setting : batch.settings)
-    meta_.info.config[setting.name] = setting.value;
-  for (const StepRecord& step : batch.steps) Extend(&meta_, step.step);
-  for (const CaptureChunk& chunk : batch.captures) Extend(&meta_, chunk.step);
-  for (const ExponentRecord& record : batch.exponents) Extend(&meta_, record.step);
-  for (const TokenRecord& record : batch.tokens) Extend(&meta_, record.step);
+  ForEachKind(batch, Overloaded{[](const StatColumns&) {},  // AddStats
+                                [](const std::vector<EventRecord>&) {},
+                                [&](const std::vector<SettingRecord>& settings) {
+                                  for (const SettingRecord& setting : settings)
+                                    meta_.info.config[setting.name] = setting.value;
+                                },
+                                [&](const auto& records) {
+                                  for (const auto& record : records) Extend(&meta_, record.step);
+                                }});
   meta_.records += batch.records();
 }
 

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <vector>
 
+#include "common/overloaded.h"
+
 namespace statcollect {
 namespace {
 
@@ -45,16 +47,8 @@ void TrimStats(StatColumns* columns, std::uint64_t* count) {
 void TrimFront(RecordBatch* batch, std::uint64_t count) {
   assert(count <= batch->records());
   batch->first_seq += count;
-  TrimStats(&batch->stats, &count);
-  EraseCounted(&batch->scalars, &count);
-  EraseCounted(&batch->events, &count);
-  EraseCounted(&batch->memory, &count);
-  EraseCounted(&batch->densities, &count);
-  EraseCounted(&batch->settings, &count);
-  EraseCounted(&batch->steps, &count);
-  EraseCounted(&batch->captures, &count);
-  EraseCounted(&batch->exponents, &count);
-  EraseCounted(&batch->tokens, &count);
+  ForEachKind(*batch, Overloaded{[&](StatColumns& stats) { TrimStats(&stats, &count); },
+                                 [&](auto& records) { EraseCounted(&records, &count); }});
 }
 
 }  // namespace statcollect

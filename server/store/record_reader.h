@@ -47,12 +47,6 @@ using RecordVisitor = std::variant<const Visitor<ScalarRecord>*, const Visitor<E
                                    const Visitor<DensityRecord>*, const Visitor<ExponentRecord>*,
                                    const Visitor<TokenRecord>*, const Visitor<StoredCapture>*>;
 
-// For std::visit: one lambda for each kind.
-template <typename... Calls>
-struct Overloaded : Calls... {
-  using Calls::operator()...;
-};
-
 // The most that a read returns as a list: stored bytes of records, bytes in memory of points and
 // steps.
 inline constexpr std::uint64_t kListBytesMax = std::uint64_t{1} << 30;

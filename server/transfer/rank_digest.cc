@@ -12,6 +12,7 @@
 
 #include "server/store/byte_io.h"
 #include "server/store/codec/catalogue.h"
+#include "server/store/codec/record_kinds.h"
 
 namespace statcollect::transfer {
 namespace {
@@ -62,10 +63,12 @@ class RankDigester {
  private:
   template <typename Def>
   Status DigestDefinitions(const char* what, const std::vector<Def>& definitions);
-  Status DigestStats();
+  // Each digests all records of a kind, which it is told by their type.
+  Status Digest(const StatColumns&);
+  Status Digest(const std::vector<CaptureChunk>&);
+  Status Digest(const std::vector<SettingRecord>&) { return Status::Ok(); }  // not copied as such
   template <typename Record>
-  Status DigestAll(const char* what);
-  Status DigestCaptures();
+  Status Digest(const std::vector<Record>&);
   Result<std::string> BytesOf(const StoredCapture& capture);
   Status Stopped() const {
     return stop_.stop_requested() ? Status(Code::kCancelled, "copy: cancelled") : Status::Ok();
@@ -82,15 +85,12 @@ Status RankDigester::Run() {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto defined, store_.Definitions(attempt_, rank_));
   STATCOLLECT_RETURN_IF_ERROR(DigestDefinitions("activations", defined->activations));
   STATCOLLECT_RETURN_IF_ERROR(DigestDefinitions("layouts", defined->layouts));
-  STATCOLLECT_RETURN_IF_ERROR(DigestStats());
-  STATCOLLECT_RETURN_IF_ERROR(DigestAll<ScalarRecord>("scalars"));
-  STATCOLLECT_RETURN_IF_ERROR(DigestAll<EventRecord>("events"));
-  STATCOLLECT_RETURN_IF_ERROR(DigestAll<MemoryRecord>("memory"));
-  STATCOLLECT_RETURN_IF_ERROR(DigestAll<DensityRecord>("densities"));
-  STATCOLLECT_RETURN_IF_ERROR(DigestAll<StepRecord>("steps"));
-  STATCOLLECT_RETURN_IF_ERROR(DigestCaptures());
-  STATCOLLECT_RETURN_IF_ERROR(DigestAll<ExponentRecord>("exponents"));
-  return DigestAll<TokenRecord>("tokens");
+  const RecordBatch kinds;
+  Status status;
+  ForEachKind(kinds, [&](const auto& kind) {
+    if (status.ok()) status = Digest(kind);
+  });
+  return status;
 }
 
 template <typename Def>
@@ -100,7 +100,7 @@ Status RankDigester::DigestDefinitions(const char* what, const std::vector<Def>&
   return adder.Flush();
 }
 
-Status RankDigester::DigestStats() {
+Status RankDigester::Digest(const StatColumns&) {
   Adder adder("stats", take_);
   const auto scan = store_.ScanStats(attempt_, rank_, StepBounds());
   StatColumns block;
@@ -131,8 +131,8 @@ Status RankDigester::DigestStats() {
 }
 
 template <typename Record>
-Status RankDigester::DigestAll(const char* what) {
-  Adder adder(what, take_);
+Status RankDigester::Digest(const std::vector<Record>&) {
+  Adder adder(kKindOf<Record>.name, take_);
   Visitor<Record> visitor;
   visitor.take = [&](const Record& record) {
     STATCOLLECT_RETURN_IF_ERROR(Stopped());
@@ -144,7 +144,7 @@ Status RankDigester::DigestAll(const char* what) {
   return adder.Flush();
 }
 
-Status RankDigester::DigestCaptures() {
+Status RankDigester::Digest(const std::vector<CaptureChunk>&) {
   std::vector<StoredCapture> all;
   Visitor<StoredCapture> visitor;
   visitor.take = [&](const StoredCapture& capture) {

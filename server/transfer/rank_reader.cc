@@ -6,44 +6,15 @@
 #include <utility>
 #include <vector>
 
+#include "common/decoded_bytes.h"
+
 namespace statcollect::transfer {
 namespace {
 
-constexpr std::size_t kBatchBytesMax = std::size_t{1} << 20;  // on the wire, about
+constexpr std::size_t kBatchBytesMax = std::size_t{1} << 20;  // in memory, or more
 constexpr std::size_t kBatchRecordsMax = 16'384;
 // Of definitions that no record of the batch needs yet, so that none are left for the last one.
-constexpr std::size_t kEarlyBytes = std::size_t{128} << 10;
-
-std::size_t BytesOf(const TensorDef& def) {
-  return 32 + def.key.name.size() + def.key.output_path.size() + def.parent.size() +
-         def.class_name.size();
-}
-std::size_t BytesOf(const Layout& layout) {
-  std::size_t numbers = layout.shape.size();
-  if (layout.placement)
-    numbers += layout.placement->global_shape.size() + layout.placement->boxes.size() +
-               layout.placement->ranges.size();
-  return 32 + 5 * numbers;
-}
-std::size_t BytesOf(const ScalarRecord& scalar) { return 32 + scalar.name.size(); }
-std::size_t BytesOf(const EventRecord& event) {
-  std::size_t bytes = 48 + event.kind.size() + event.text.size();
-  for (const auto& [name, value] : event.fields) bytes += 8 + name.size() + value.size();
-  return bytes;
-}
-std::size_t BytesOf(const MemoryRecord& memory) {
-  return 240 + memory.device.size() + memory.module.size();
-}
-std::size_t BytesOf(const DensityRecord& density) {
-  return 48 + density.input.size() + 5 * density.valid_per_sample.size();
-}
-std::size_t BytesOf(const StepRecord&) { return 32; }
-std::size_t BytesOf(const CaptureChunk& chunk) { return 64 + chunk.data.size(); }
-std::size_t BytesOf(const ExponentRecord& exponents) { return 48 + 5 * exponents.counts.size(); }
-
-std::size_t BytesOf(const TokenRecord& tokens) {
-  return 64 + tokens.tap.size() + 60 * tokens.rows.size();
-}
+constexpr std::size_t kEarlyBytes = std::size_t{384} << 10;
 
 class RankReader {
  public:
@@ -54,10 +25,12 @@ class RankReader {
   Status Run();
 
  private:
-  Status ReadStats();
+  // Each reads all records of a kind into the batch, which is sent when it is full.
+  Status Read(StatColumns& into);
+  Status Read(std::vector<CaptureChunk>& into);
+  Status Read(std::vector<SettingRecord>&) { return Status::Ok(); }  // in the configuration
   template <typename Record>
-  Status ReadAll(std::vector<Record> RecordBatch::*field);
-  Status ReadCaptures();
+  Status Read(std::vector<Record>& into);
   void AddBlock(const StatColumns& block, std::size_t first);
   // Sends the batch if it is full, so that the next record finds room, and something is left for
   // the end.
@@ -85,15 +58,11 @@ class RankReader {
 
 Status RankReader::Run() {
   STATCOLLECT_ASSIGN_OR_RETURN(definitions_, store_.Definitions(attempt_, rank_));
-  STATCOLLECT_RETURN_IF_ERROR(ReadStats());
-  STATCOLLECT_RETURN_IF_ERROR(ReadAll<ScalarRecord>(&RecordBatch::scalars));
-  STATCOLLECT_RETURN_IF_ERROR(ReadAll<EventRecord>(&RecordBatch::events));
-  STATCOLLECT_RETURN_IF_ERROR(ReadAll<MemoryRecord>(&RecordBatch::memory));
-  STATCOLLECT_RETURN_IF_ERROR(ReadAll<DensityRecord>(&RecordBatch::densities));
-  STATCOLLECT_RETURN_IF_ERROR(ReadAll<StepRecord>(&RecordBatch::steps));
-  STATCOLLECT_RETURN_IF_ERROR(ReadCaptures());
-  STATCOLLECT_RETURN_IF_ERROR(ReadAll<ExponentRecord>(&RecordBatch::exponents));
-  STATCOLLECT_RETURN_IF_ERROR(ReadAll<TokenRecord>(&RecordBatch::tokens));
+  Status status;
+  ForEachKind(batch_, [&](auto& records) {
+    if (status.ok()) status = Read(records);
+  });
+  STATCOLLECT_RETURN_IF_ERROR(status);
   if (position_ < from_.records) {
     return {Code::kFailedPrecondition,
             "copy rank " + std::to_string(rank_) + ": the copy has " +
@@ -106,7 +75,7 @@ Status RankReader::Run() {
   return batch_.records() > 0 ? Send() : Status::Ok();
 }
 
-Status RankReader::ReadStats() {
+Status RankReader::Read(StatColumns& into) {
   const auto scan = store_.ScanStats(attempt_, rank_, StepBounds());
   StatColumns block;
   while (scan->NextHead()) {
@@ -118,7 +87,7 @@ Status RankReader::ReadStats() {
     }
     if (!scan->Load(/*sketches=*/true, &block)) return scan->status();
     const std::uint64_t had = std::max(position_, from_.records) - position_;
-    if (!batch_.stats.empty() && batch_.stats.sketch_width != block.sketch_width)
+    if (!into.empty() && into.sketch_width != block.sketch_width)
       STATCOLLECT_RETURN_IF_ERROR(Send());
     STATCOLLECT_RETURN_IF_ERROR(MakeRoom());
     position_ += records;
@@ -153,7 +122,7 @@ void RankReader::AddBlock(const StatColumns& block, std::size_t first) {
 }
 
 template <typename Record>
-Status RankReader::ReadAll(std::vector<Record> RecordBatch::*field) {
+Status RankReader::Read(std::vector<Record>& into) {
   Visitor<Record> visitor;
   visitor.take = [&](Record record) {
     STATCOLLECT_RETURN_IF_ERROR(Stopped());
@@ -170,14 +139,14 @@ Status RankReader::ReadAll(std::vector<Record> RecordBatch::*field) {
       activations_needed_ = std::max(activations_needed_, record.activation + 1);
       layouts_needed_ = std::max(layouts_needed_, record.layout + 1);
     }
-    bytes_ += BytesOf(record);
-    (batch_.*field).push_back(std::move(record));
+    bytes_ += DecodedBytes(record);
+    into.push_back(std::move(record));
     return Status::Ok();
   };
   return store_.Visit(attempt_, rank_, StepBounds(), visitor);
 }
 
-Status RankReader::ReadCaptures() {
+Status RankReader::Read(std::vector<CaptureChunk>& into) {
   std::vector<StoredCapture> all;  // without their values: not read under a scan
   Visitor<StoredCapture> visitor;
   visitor.take = [&](StoredCapture capture) {
@@ -197,13 +166,13 @@ Status RankReader::ReadCaptures() {
         STATCOLLECT_RETURN_IF_ERROR(MakeRoom());
         activations_needed_ = std::max(activations_needed_, capture.activation + 1);
         layouts_needed_ = std::max(layouts_needed_, capture.layout + 1);
-        batch_.captures.push_back({.step = capture.step,
-                                   .activation = capture.activation,
-                                   .layout = capture.layout,
-                                   .elements = capture.elements,
-                                   .offset = static_cast<std::uint32_t>(offset),
-                                   .data = std::move(data)});
-        bytes_ += BytesOf(batch_.captures.back());
+        into.push_back({.step = capture.step,
+                        .activation = capture.activation,
+                        .layout = capture.layout,
+                        .elements = capture.elements,
+                        .offset = static_cast<std::uint32_t>(offset),
+                        .data = std::move(data)});
+        bytes_ += DecodedBytes(into.back());
       }
       ++position_;
       if (size == 0) break;
@@ -223,7 +192,7 @@ void RankReader::Define(const std::vector<Def>& all, std::uint32_t needed, std::
   std::size_t early = 0;
   while (*defined < all.size() && (*defined < needed || early < kEarlyBytes)) {
     const Def& def = all[*defined];
-    if (*defined >= needed) early += BytesOf(def);
+    if (*defined >= needed) early += DecodedBytes(def);
     into->push_back(def);
     ++*defined;
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <utility>
-#include <variant>
 
 #include "common/thread_annotations.h"
 #include "server/store/clickhouse/append.h"
@@ -131,38 +130,7 @@ class ClickHouseStore final : public ClickHouseShard {
   }
   Status VisitRecords(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                       RecordVisitor visitor) override {
-    const auto rows = [&](RowFamily family) {
-      return PageRange{.attempt = attempt, .rank = rank, .family = family, .steps = steps};
-    };
-    const auto all = [&](const char* what, RowFamily family, const auto& of) {
-      return VisitRows(engine_, attempts_, what, rows(family), of);
-    };
-    const auto mark = [](const StoredRow& row, EventRecord* event) {
-      event->from_collector = row.epoch == 0;
-    };
-    return std::visit(
-        Overloaded{
-            [&](const Visitor<ScalarRecord>* of) {
-              return all("scalars", RowFamily::kScalar, *of);
-            },
-            [&](const Visitor<StepRecord>* of) {
-              return all("step ends", RowFamily::kStepEnd, *of);
-            },
-            [&](const Visitor<MemoryRecord>* of) { return all("memory", RowFamily::kMemory, *of); },
-            [&](const Visitor<DensityRecord>* of) {
-              return all("densities", RowFamily::kDensity, *of);
-            },
-            [&](const Visitor<ExponentRecord>* of) {
-              return all("exponents", RowFamily::kExponent, *of);
-            },
-            [&](const Visitor<TokenRecord>* of) { return all("tokens", RowFamily::kTokens, *of); },
-            [&](const Visitor<EventRecord>* of) {
-              return VisitRows(engine_, attempts_, "events", rows(RowFamily::kEvent), *of, mark);
-            },
-            [&](const Visitor<StoredCapture>* of) {
-              return VisitStoredCaptures(engine_, attempts_, rows(RowFamily::kCaptureHead), *of);
-            }},
-        visitor);
+    return statcollect::VisitRecords(engine_, attempts_, attempt, rank, steps, visitor);
   }
   Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
                                      std::uint32_t activation, std::uint32_t offset) override {

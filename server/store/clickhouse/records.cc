@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <string_view>
+#include <variant>
 
 #include "common/parse.h"
 #include "server/store/clickhouse/batch.h"
@@ -33,6 +34,46 @@ Status AddPartSizes(Engine& engine, std::vector<AttemptTally>* tallies) {
     if (of != tallies->end()) of->bytes += bytes;
   }
   return in.ok() ? Status::Ok() : BadAnswer(engine, "measure attempts");
+}
+
+// What is not in a value.
+template <typename T>
+void AddFromRow(const StoredRow&, T*) {}
+void AddFromRow(const StoredRow& row, EventRecord* event) {
+  event->from_collector = row.epoch == 0;
+}
+
+template <typename T>
+Status VisitKind(Engine& engine, AttemptTable& attempts, PageRange range,
+                 const Visitor<T>& visitor) {
+  range.family = kKindOf<T>.family;
+  return VisitRows(engine, attempts, kKindOf<T>.name, range, visitor,
+                   [](const StoredRow& row, T* record) { AddFromRow(row, record); });
+}
+
+Status VisitKind(Engine& engine, AttemptTable& attempts, PageRange range,
+                 const Visitor<StoredCapture>& visitor) {
+  range.family = RowFamily::kCaptureHead;
+  std::optional<StoredCapture> capture;  // whose chunks are being read
+  StoredRow place;
+  Visitor<CaptureHead> chunks;
+  chunks.read = visitor.read;
+  chunks.take = [&](const CaptureHead& head) {
+    const auto activation = static_cast<std::uint32_t>(place.item >> 32);
+    const auto offset = static_cast<std::uint32_t>(place.item);
+    if (!capture || capture->step != place.step || capture->activation != activation) {
+      if (capture) STATCOLLECT_RETURN_IF_ERROR(visitor.take(*capture));
+      capture = {.step = place.step,
+                 .activation = activation,
+                 .layout = head.layout,
+                 .elements = head.elements};
+    }
+    if (capture->bytes_stored == offset) capture->bytes_stored += head.bytes;
+    return Status::Ok();
+  };
+  STATCOLLECT_RETURN_IF_ERROR(VisitRows(engine, attempts, "captures", range, chunks,
+                                        [&](const StoredRow& row, CaptureHead*) { place = row; }));
+  return capture ? visitor.take(*capture) : Status::Ok();
 }
 
 }  // namespace
@@ -72,28 +113,11 @@ Status AddRanks(Engine& engine, std::vector<AttemptTally>* tallies) {
   return AddPartSizes(engine, tallies);
 }
 
-Status VisitStoredCaptures(Engine& engine, AttemptTable& attempts, const PageRange& range,
-                           const Visitor<StoredCapture>& visitor) {
-  std::optional<StoredCapture> capture;  // whose chunks are being read
-  StoredRow place;
-  Visitor<CaptureHead> chunks;
-  chunks.read = visitor.read;
-  chunks.take = [&](const CaptureHead& head) {
-    const auto activation = static_cast<std::uint32_t>(place.item >> 32);
-    const auto offset = static_cast<std::uint32_t>(place.item);
-    if (!capture || capture->step != place.step || capture->activation != activation) {
-      if (capture) STATCOLLECT_RETURN_IF_ERROR(visitor.take(*capture));
-      capture = {.step = place.step,
-                 .activation = activation,
-                 .layout = head.layout,
-                 .elements = head.elements};
-    }
-    if (capture->bytes_stored == offset) capture->bytes_stored += head.bytes;
-    return Status::Ok();
-  };
-  STATCOLLECT_RETURN_IF_ERROR(VisitRows(engine, attempts, "captures", range, chunks,
-                                        [&](const StoredRow& row, CaptureHead*) { place = row; }));
-  return capture ? visitor.take(*capture) : Status::Ok();
+Status VisitRecords(Engine& engine, AttemptTable& attempts, AttemptId attempt, std::uint32_t rank,
+                    StepBounds steps, RecordVisitor visitor) {
+  const PageRange range{.attempt = attempt, .rank = rank, .steps = steps};
+  return std::visit([&](const auto* of) { return VisitKind(engine, attempts, range, *of); },
+                    visitor);
 }
 
 Result<std::string> ReadChunk(Engine& engine, AttemptId attempt, std::uint32_t rank,

@@ -41,12 +41,6 @@ Status VisitRows(Engine& engine, AttemptTable& attempts, const std::string& what
 }
 
 template <typename T>
-Status VisitRows(Engine& engine, AttemptTable& attempts, const std::string& what,
-                 const PageRange& range, const Visitor<T>& visitor) {
-  return VisitRows(engine, attempts, what, range, visitor, [](const StoredRow&, T*) {});
-}
-
-template <typename T>
 Result<std::vector<T>> ReadRows(Engine& engine, AttemptTable& attempts, const std::string& what,
                                 const PageRange& range) {
   std::vector<T> values;
@@ -55,7 +49,8 @@ Result<std::vector<T>> ReadRows(Engine& engine, AttemptTable& attempts, const st
     values.push_back(std::move(value));
     return Status::Ok();
   };
-  STATCOLLECT_RETURN_IF_ERROR(VisitRows(engine, attempts, what, range, all));
+  STATCOLLECT_RETURN_IF_ERROR(
+      VisitRows(engine, attempts, what, range, all, [](const StoredRow&, T*) {}));
   return values;
 }
 
@@ -63,8 +58,8 @@ Result<std::vector<T>> ReadRows(Engine& engine, AttemptTable& attempts, const st
 // The live attempts, without anything of their ranks; then adds the ranks that an engine holds.
 Result<std::vector<AttemptTally>> EmptyTallies(AttemptTable& attempts);
 Status AddRanks(Engine& engine, std::vector<AttemptTally>* tallies);
-Status VisitStoredCaptures(Engine& engine, AttemptTable& attempts, const PageRange& range,
-                           const Visitor<StoredCapture>& visitor);
+Status VisitRecords(Engine& engine, AttemptTable& attempts, AttemptId attempt, std::uint32_t rank,
+                    StepBounds steps, RecordVisitor visitor);
 Result<std::string> ReadChunk(Engine& engine, AttemptId attempt, std::uint32_t rank,
                               std::uint64_t step, std::uint32_t activation, std::uint32_t offset);
 Result<std::optional<std::int64_t>> ReadClock(Engine& engine);

@@ -17,6 +17,7 @@
 #include "server/store/block_digest.h"
 #include "server/store/byte_io.h"
 #include "server/store/clickhouse/engine.h"
+#include "server/store/codec/record_kinds.h"
 #include "server/store/run_reader.h"
 
 namespace statcollect {
@@ -26,28 +27,6 @@ inline constexpr int kClickHouseFormatVersion = 1;
 // Creates the database and the tables if they are missing, and reads the store's identity.
 // kFailedPrecondition: the tables are of another version, or of something else.
 Result<StoreIdentity> OpenSchema(Engine& engine);
-
-// What a row of `records` holds. The letters are those of the keys in server/store/key.h where it
-// has them.
-enum class RowFamily : std::uint8_t {
-  kActivation = 'a',
-  kBlock = 'b',  // statistics
-  kSetting = 'c',
-  kDensity = 'd',
-  kEvent = 'e',
-  kCaptureData = 'f',
-  kCaptureHead = 'h',
-  kHello = 'i',
-  kLayout = 'l',
-  kRank = 'm',  // watermark and tallies; see chain.h
-  kMemory = 'o',
-  kRemoved = 'r',  // keeps a partition; see AttemptTable::DropData
-  kSums = 's',     // sketches and samples of a block
-  kTokens = 't',
-  kScalar = 'v',
-  kStepEnd = 'w',
-  kExponent = 'x',
-};
 
 // A row of `records`. Its key is (family, rank, step, item, epoch): of rows with the same key the
 // one of the highest `n` stands. Over epochs, the last row that counts stands (chain.h).

@@ -3,12 +3,15 @@
 #include <cstddef>
 #include <optional>
 #include <utility>
+#include <variant>
 
 #include "server/store/codec/catalogue.h"
+#include "server/store/codec/record_kinds.h"
 #include "server/store/codec/sealed.h"
 #include "server/store/key.h"
 #include "server/store/rocksdb/catalogue_keys.h"
 #include "server/store/rocksdb/families.h"
+#include "server/store/rocksdb/record_keys.h"
 #include "server/store/rocksdb/stream_writer.h"
 #include "server/store/rocksdb/util.h"
 #include "server/store/rocksdb/values.h"
@@ -17,6 +20,47 @@ namespace statcollect {
 namespace {
 
 constexpr std::size_t kEventKeyBytes = 24;
+
+// What is not in a value.
+template <typename T>
+void AddFromKey(std::string_view, T*) {}
+void AddFromKey(std::string_view key, EventRecord* event) {
+  event->from_collector = key.size() == kEventKeyBytes && ReadU64(key.substr(16)) >= kCollectorsOwn;
+}
+
+template <typename T>
+Status VisitKind(const Database& database, AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                 const Visitor<T>& visitor) {
+  constexpr RecordKind kKind = kKindOf<T>;
+  return VisitValues(database, kKind.name + OfRank(attempt, rank), FamilyOf(kKind.family),
+                     RangeOf(kKind.family, attempt, rank, steps), visitor,
+                     [](std::string_view key, T* record) { AddFromKey(key, record); });
+}
+
+Status VisitKind(const Database& database, AttemptId attempt, std::uint32_t rank, StepBounds steps,
+                 const Visitor<StoredCapture>& visitor) {
+  std::optional<StoredCapture> capture;  // whose chunks are being read
+  std::optional<CaptureKey> place;
+  Visitor<CaptureHead> chunks;
+  chunks.read = visitor.read;
+  chunks.take = [&](const CaptureHead& head) {
+    if (!place) return Status(Code::kDataLoss, "list captures: found a key of another form");
+    if (!capture || capture->step != place->step || capture->activation != place->activation) {
+      if (capture) STATCOLLECT_RETURN_IF_ERROR(visitor.take(*capture));
+      capture = {.step = place->step,
+                 .activation = place->activation,
+                 .layout = head.layout,
+                 .elements = head.elements};
+    }
+    if (capture->bytes_stored == place->offset) capture->bytes_stored += head.bytes;
+    return Status::Ok();
+  };
+  STATCOLLECT_RETURN_IF_ERROR(
+      VisitValues(database, "captures" + OfRank(attempt, rank), kCaptures,
+                  RangeOf(RowFamily::kCaptureHead, attempt, rank, steps), chunks,
+                  [&](std::string_view key, CaptureHead*) { place = DecodeCaptureKey(key); }));
+  return capture ? visitor.take(*capture) : Status::Ok();
+}
 
 }  // namespace
 
@@ -37,39 +81,10 @@ Status VisitStatSteps(const Database& database, AttemptId attempt, std::uint32_t
   return FromRocks("list steps", it->status());
 }
 
-Status VisitEvents(const Database& database, AttemptId attempt, std::uint32_t rank,
-                   StepBounds steps, const Visitor<EventRecord>& visitor) {
-  return VisitValues(database, "events" + OfRank(attempt, rank), kEvents,
-                     RankRange(attempt, rank, steps), visitor,
-                     [](std::string_view key, EventRecord* event) {
-                       event->from_collector = key.size() == kEventKeyBytes &&
-                                               ReadU64(key.substr(16)) >= kCollectorsOwn;
-                     });
-}
-
-Status VisitCaptures(const Database& database, AttemptId attempt, std::uint32_t rank,
-                     StepBounds steps, const Visitor<StoredCapture>& visitor) {
-  std::optional<StoredCapture> capture;  // whose chunks are being read
-  std::optional<CaptureKey> place;
-  Visitor<CaptureHead> chunks;
-  chunks.read = visitor.read;
-  chunks.take = [&](const CaptureHead& head) {
-    if (!place) return Status(Code::kDataLoss, "list captures: found a key of another form");
-    if (!capture || capture->step != place->step || capture->activation != place->activation) {
-      if (capture) STATCOLLECT_RETURN_IF_ERROR(visitor.take(*capture));
-      capture = {.step = place->step,
-                 .activation = place->activation,
-                 .layout = head.layout,
-                 .elements = head.elements};
-    }
-    if (capture->bytes_stored == place->offset) capture->bytes_stored += head.bytes;
-    return Status::Ok();
-  };
-  STATCOLLECT_RETURN_IF_ERROR(
-      VisitValues(database, "captures" + OfRank(attempt, rank), kCaptures,
-                  CaptureRange(attempt, rank, 'h', steps), chunks,
-                  [&](std::string_view key, CaptureHead*) { place = DecodeCaptureKey(key); }));
-  return capture ? visitor.take(*capture) : Status::Ok();
+Status VisitRecords(const Database& database, AttemptId attempt, std::uint32_t rank,
+                    StepBounds steps, RecordVisitor visitor) {
+  return std::visit([&](const auto* of) { return VisitKind(database, attempt, rank, steps, *of); },
+                    visitor);
 }
 
 Result<std::string> ReadCaptureChunk(const Database& database, AttemptId attempt,

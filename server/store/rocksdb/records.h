@@ -1,4 +1,4 @@
-// Reads of records that are not just a range of values.
+// Reads of records that are not statistics.
 #ifndef STATCOLLECT_SERVER_STORE_ROCKSDB_RECORDS_H_
 #define STATCOLLECT_SERVER_STORE_ROCKSDB_RECORDS_H_
 
@@ -17,10 +17,8 @@ inline constexpr std::uint64_t kCollectorsOwn = std::uint64_t{1} << 63;
 // Like the methods of Store. Thread-safe.
 Status VisitStatSteps(const Database& database, AttemptId attempt, std::uint32_t rank,
                       StepBounds bounds, const Visitor<std::uint64_t>& visitor);
-Status VisitEvents(const Database& database, AttemptId attempt, std::uint32_t rank,
-                   StepBounds steps, const Visitor<EventRecord>& visitor);
-Status VisitCaptures(const Database& database, AttemptId attempt, std::uint32_t rank,
-                     StepBounds steps, const Visitor<StoredCapture>& visitor);
+Status VisitRecords(const Database& database, AttemptId attempt, std::uint32_t rank,
+                    StepBounds steps, RecordVisitor visitor);
 Result<std::string> ReadCaptureChunk(const Database& database, AttemptId attempt,
                                      std::uint32_t rank, std::uint64_t step,
                                      std::uint32_t activation, std::uint32_t offset);

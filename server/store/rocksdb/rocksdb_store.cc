@@ -145,31 +145,7 @@ class RocksDbStore final : public Store {
   Status VisitRecords(AttemptId attempt, std::uint32_t rank, StepBounds steps,
                       RecordVisitor visitor) override {
     STATCOLLECT_ASSIGN_OR_RETURN(const auto database, database_.Pin());
-    const auto values = [&](const char* what, Family family, const auto& of) {
-      return VisitValues(*database, what + OfRank(attempt, rank), family,
-                         RankRange(attempt, rank, steps), of);
-    };
-    return std::visit(
-        Overloaded{
-            [&](const Visitor<ScalarRecord>* of) { return values("scalars", kScalars, *of); },
-            [&](const Visitor<StepRecord>* of) { return values("step ends", kSteps, *of); },
-            [&](const Visitor<MemoryRecord>* of) { return values("memory", kMemory, *of); },
-            [&](const Visitor<DensityRecord>* of) { return values("densities", kDensities, *of); },
-            [&](const Visitor<ExponentRecord>* of) {
-              return VisitValues(*database, "exponents" + OfRank(attempt, rank), kCaptures,
-                                 CaptureRange(attempt, rank, 'e', steps), *of);
-            },
-            [&](const Visitor<TokenRecord>* of) {
-              return VisitValues(*database, "tokens" + OfRank(attempt, rank), kCaptures,
-                                 CaptureRange(attempt, rank, 't', steps), *of);
-            },
-            [&](const Visitor<EventRecord>* of) {
-              return VisitEvents(*database, attempt, rank, steps, *of);
-            },
-            [&](const Visitor<StoredCapture>* of) {
-              return VisitCaptures(*database, attempt, rank, steps, *of);
-            }},
-        visitor);
+    return statcollect::VisitRecords(*database, attempt, rank, steps, visitor);
   }
   Result<std::string> CaptureChunkAt(AttemptId attempt, std::uint32_t rank, std::uint64_t step,
                                      std::uint32_t activation, std::uint32_t offset) override {

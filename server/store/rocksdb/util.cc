@@ -31,15 +31,6 @@ KeyRange RankRange(AttemptId attempt, std::uint32_t rank, StepBounds steps) {
   return KeyRange(StepPrefix(attempt, rank, steps.first), std::move(end));
 }
 
-KeyRange CaptureRange(AttemptId attempt, std::uint32_t rank, char part, StepBounds steps) {
-  const auto at = [&](std::uint64_t step) {
-    return KeyBuilder().U32(attempt).U32(rank).Text({&part, 1}).U64(step).Take();
-  };
-  const std::string all = KeyBuilder().U32(attempt).U32(rank).Text({&part, 1}).Take();
-  return KeyRange(at(steps.first),
-                  steps.last == ~std::uint64_t{0} ? PrefixEnd(all) : at(steps.last + 1));
-}
-
 std::unique_ptr<rocksdb::Iterator> Iterate(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family,
                                            const KeyRange& range, bool scan) {
   rocksdb::ReadOptions options;

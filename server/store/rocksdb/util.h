@@ -38,8 +38,6 @@ struct KeyRange {
 };
 
 KeyRange RankRange(AttemptId attempt, std::uint32_t rank, StepBounds steps);
-// The keys of one part of the captures family (see CaptureKey).
-KeyRange CaptureRange(AttemptId attempt, std::uint32_t rank, char part, StepBounds steps);
 
 // `scan`: for large one-time reads, which must not evict cached blocks.
 std::unique_ptr<rocksdb::Iterator> Iterate(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family,

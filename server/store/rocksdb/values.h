@@ -76,12 +76,6 @@ Status VisitValues(const Database& database, const std::string& what, Family fam
 }
 
 template <typename T>
-Status VisitValues(const Database& database, const std::string& what, Family family,
-                   const KeyRange& range, const Visitor<T>& visitor) {
-  return VisitValues(database, what, family, range, visitor, [](std::string_view, T*) {});
-}
-
-template <typename T>
 Result<std::vector<T>> ReadValues(const Database& database, const std::string& what, Family family,
                                   const KeyRange& range) {
   std::vector<T> values;

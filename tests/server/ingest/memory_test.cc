@@ -11,8 +11,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/decoded_bytes.h"
 #include "proto/convert.h"
-#include "server/ingest/decoded_bytes.h"
 #include "server/ingest/memory_gate.h"
 #include "server/ingest/session.h"
 #include "tests/server/ingest/fake_wire.h"
