@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "server/store/byte_io.h"
-#include "server/store/clickhouse/batch.h"
 #include "server/store/clickhouse/entries.h"
 #include "server/store/clickhouse/schema.h"
+#include "server/store/codec/batch_encoder.h"
 #include "server/store/codec/catalogue.h"
 
 namespace statcollect {
@@ -24,6 +24,20 @@ std::string TokenOf(const AppendItem& item, const RowStamp& stamp) {
 
 std::string NameOf(AttemptId attempt, std::uint32_t rank) {
   return "rank " + std::to_string(rank) + " of attempt " + std::to_string(attempt);
+}
+
+void AddBlockRows(const AppendItem& item, const EncodedStatBlock& block, const RowStamp& stamp,
+                  ByteWriter* to) {
+  RecordRow row{.family = RowFamily::kSums,
+                .step = block.key.step,
+                .item = block.key.activation,
+                .value = block.own.sums};
+  if (!row.value.empty()) AddRecordRow(item.attempt, item.rank, row, stamp, to);
+  row.family = RowFamily::kBlock;
+  row.records = static_cast<std::uint32_t>(block.records);
+  row.digest = block.digest;
+  row.value = block.own.stats;
+  AddRecordRow(item.attempt, item.rank, row, stamp, to);
 }
 
 }  // namespace
@@ -44,7 +58,9 @@ Result<std::optional<RankMeta>> ClickHouseAppender::ClaimRank(AttemptId attempt,
 }
 
 std::unique_ptr<StreamWriter> ClickHouseAppender::NewWriter(AttemptId attempt, std::uint32_t rank) {
-  return std::make_unique<ClickHouseStreamWriter>(attempt, rank, key_frame_bytes_);
+  // No block is an alias of another run's: each run's partition stands alone, and is dropped alone.
+  return std::make_unique<BatchEncoder>(
+      attempt, rank, StatEncoder::Options{.find_twin = {}, .key_frame_bytes = &key_frame_bytes_});
 }
 
 Status ClickHouseAppender::Append(std::span<const AppendItem> items) {
@@ -100,10 +116,14 @@ Status ClickHouseAppender::AddBatch(const AppendItem& item, Piece* piece) {
   STATCOLLECT_ASSIGN_OR_RETURN(
       const auto stamp, claims_.NextStamp({item.attempt, item.rank}, item.meta->durable_seq));
   if (item.prepared != nullptr) {
-    const auto& batch = static_cast<const ClickHouseBatch&>(*item.prepared);
-    for (const RecordRow& row : batch.rows)
-      AddRecordRow(item.attempt, item.rank, row, stamp, &piece->rows);
-    piece->count += batch.rows.size();
+    const EncodedBatch& batch = EncodedOf(*item.prepared);
+    for (const EncodedRow& row : batch.rows)
+      AddRecordRow(item.attempt, item.rank,
+                   {.family = row.family, .step = row.step, .item = row.item, .value = row.value},
+                   stamp, &piece->rows);
+    for (const EncodedStatBlock& block : batch.blocks)
+      AddBlockRows(item, block, stamp, &piece->rows);
+    piece->count += batch.rows.size() + 2 * batch.blocks.size();
   }
   STATCOLLECT_RETURN_IF_ERROR(AddHello(item, stamp, piece));
   AddRecordRow(item.attempt, item.rank, {.family = RowFamily::kRank, .value = Encode(*item.meta)},

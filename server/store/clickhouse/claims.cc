@@ -40,10 +40,10 @@ std::string SqlAttempts(const std::set<Claims::Place>& places) {
 
 }  // namespace
 
-Status Claims::WriteState(const Place& place, const RowStamp& stamp, std::string value) {
+Status Claims::WriteState(const Place& place, const RowStamp& stamp, const std::string& value) {
   ByteWriter rows;
-  AddRecordRow(place.first, place.second, {.family = RowFamily::kRank, .value = std::move(value)},
-               stamp, &rows);
+  AddRecordRow(place.first, place.second, {.family = RowFamily::kRank, .value = value}, stamp,
+               &rows);
   return writes_.Write(
       place.first, "claim " + NameOf(place), rows.bytes(),
       "claim " + NameOf(place) + " " + std::to_string(stamp.epoch) + " " + std::to_string(stamp.n));

@@ -51,7 +51,7 @@ class Claims {
   static constexpr std::size_t kSeenMax = std::size_t{1} << 16;
 
   Result<RankRows> WriteFence(const Place& place, std::uint64_t* epoch);
-  Status WriteState(const Place& place, const RowStamp& stamp, std::string value);
+  Status WriteState(const Place& place, const RowStamp& stamp, const std::string& value);
   std::uint64_t NewestSeen(const Place& place);
   void See(const Place& place, std::uint64_t newest_epoch);
 

@@ -6,8 +6,8 @@
 #include <variant>
 
 #include "common/parse.h"
-#include "server/store/clickhouse/batch.h"
 #include "server/store/clickhouse/chain.h"
+#include "server/store/codec/batch_encoder.h"
 #include "server/store/codec/sealed.h"
 #include "server/store/tally.h"
 
@@ -144,7 +144,7 @@ Result<std::string> ReadChunk(Engine& engine, AttemptId attempt, std::uint32_t r
   }
   if (!in.ok()) return BadAnswer(engine, "read " + what);
   if (!sealed) return Status(Code::kNotFound, "read " + what + ": it is not stored");
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto payload, Unseal(what, *sealed, kChunkVersion));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto payload, Unseal(what, *sealed, kCaptureDataVersion));
   return std::string(payload);
 }
 

@@ -36,7 +36,7 @@ struct RecordRow {
   std::uint64_t item = 0;  // activation, id, sequence number, or activation << 32 | offset
   std::uint32_t records = 0;
   BlockDigest digest{};
-  std::string value;
+  std::string_view value;
 };
 
 // Who wrote a row, and when.

@@ -2,12 +2,12 @@
 
 #include <string>
 
+#include "server/store/codec/batch_encoder.h"
 #include "server/store/codec/catalogue.h"
-#include "server/store/codec/stat_encoder.h"
 #include "server/store/rocksdb/catalogue_keys.h"
 #include "server/store/rocksdb/families.h"
+#include "server/store/rocksdb/record_keys.h"
 #include "server/store/rocksdb/records.h"
-#include "server/store/rocksdb/stream_writer.h"
 #include "server/store/rocksdb/util.h"
 #include "server/store/rocksdb/values.h"
 
@@ -19,10 +19,10 @@ std::size_t BytesOf(std::span<const AppendItem> items) {
   std::size_t bytes = 4096 * items.size();
   for (const AppendItem& item : items) {
     if (item.prepared == nullptr) continue;
-    const auto& prepared = static_cast<const RocksPreparedBatch&>(*item.prepared);
+    const EncodedBatch& prepared = EncodedOf(*item.prepared);
     for (const EncodedStatBlock& block : prepared.blocks)
       bytes += 128 + block.own.stats.size() + block.own.sums.size();
-    for (const auto& entry : prepared.entries) bytes += 16 + entry.key.size() + entry.value.size();
+    for (const EncodedRow& row : prepared.rows) bytes += 48 + row.value.size();
   }
   return bytes;
 }
@@ -30,7 +30,7 @@ std::size_t BytesOf(std::span<const AppendItem> items) {
 }  // namespace
 
 std::unique_ptr<StreamWriter> Appender::NewWriter(AttemptId attempt, std::uint32_t rank) {
-  return std::make_unique<RocksStreamWriter>(
+  return std::make_unique<BatchEncoder>(
       attempt, rank,
       StatEncoder::Options{.find_twin =
                                [this, attempt](const BlockDigest& digest) {
@@ -59,9 +59,10 @@ Status Appender::Append(std::span<const AppendItem> items) {
 Status Appender::AddItem(const Database& database, rocksdb::WriteBatch& batch,
                          const AppendItem& item, Added* added) {
   if (item.prepared != nullptr) {
-    const auto& prepared = static_cast<const RocksPreparedBatch&>(*item.prepared);
-    for (const auto& entry : prepared.entries)
-      (void)batch.Put(database.families[entry.family], entry.key, entry.value);
+    const EncodedBatch& prepared = EncodedOf(*item.prepared);
+    for (const EncodedRow& row : prepared.rows)
+      (void)batch.Put(database.families[FamilyOf(row.family)], KeyOf(item.attempt, item.rank, row),
+                      row.value);
     for (const EncodedStatBlock& block : prepared.blocks)
       aliases_.Put(database, batch, block, item.attempt, &added->pairs);
   }

@@ -6,13 +6,11 @@
 #include <variant>
 
 #include "server/store/codec/catalogue.h"
-#include "server/store/codec/record_kinds.h"
 #include "server/store/codec/sealed.h"
 #include "server/store/key.h"
 #include "server/store/rocksdb/catalogue_keys.h"
 #include "server/store/rocksdb/families.h"
 #include "server/store/rocksdb/record_keys.h"
-#include "server/store/rocksdb/stream_writer.h"
 #include "server/store/rocksdb/util.h"
 #include "server/store/rocksdb/values.h"
 

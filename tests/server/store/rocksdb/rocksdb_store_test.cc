@@ -24,9 +24,9 @@
 #include <rocksdb/perf_context.h>
 #include <rocksdb/perf_level.h>
 
+#include "server/store/codec/batch_encoder.h"
 #include "server/store/rocksdb/asked_before.h"
 #include "server/store/rocksdb/journal_check.h"
-#include "server/store/rocksdb/stream_writer.h"
 #include "server/store/rocksdb/synced_mark.h"
 #include "tests/server/store/step_batch.h"
 #include "tests/server/store/store_contents.h"
@@ -131,7 +131,7 @@ TEST_F(RocksDbStoreTest, BlocksAreSharedWithinAProjectOnly) {
   const RecordBatch batch = MakeBatch(1, 0, 0, 300);
   const auto twin_of = [&](AttemptId attempt) -> std::optional<AttemptId> {
     const auto prepared = store_->NewWriter(attempt, 0)->Prepare(batch);
-    const auto& blocks = static_cast<const RocksPreparedBatch&>(*prepared).blocks;
+    const auto& blocks = EncodedOf(*prepared).blocks;
     return blocks.at(0).twin ? std::optional(blocks[0].twin->attempt) : std::nullopt;
   };
   const AttemptId base = Create("base").id;
