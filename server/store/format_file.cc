@@ -53,18 +53,23 @@ bool SyncPath(const std::string& path) {
   return synced;
 }
 
-Status WriteFormatFile(const std::string& directory, int version,
-                       const std::set<std::string>& words) {
-  const std::string path = directory + "/FORMAT", temporary = path + ".new";
+Status ReplaceFile(const std::string& path, const std::string& text) {
+  const std::string temporary = path + ".new";
   std::ofstream out(temporary, std::ios::trunc);
-  out << "statcollect store " << version;
-  for (const std::string& word : words) out << ' ' << word;
-  out << "\n";
+  out << text;
   out.close();
   if (!out || !SyncPath(temporary)) return CannotWrite(temporary);
+  const std::string directory = path.substr(0, path.rfind('/'));
   if (std::rename(temporary.c_str(), path.c_str()) != 0 || !SyncPath(directory))
     return CannotWrite(path);
   return Status::Ok();
+}
+
+Status WriteFormatFile(const std::string& directory, int version,
+                       const std::set<std::string>& words) {
+  std::string text = "statcollect store " + std::to_string(version);
+  for (const std::string& word : words) text += " " + word;
+  return ReplaceFile(directory + "/FORMAT", text + "\n");
 }
 
 bool FormatFileSays(const std::string& directory, const std::string& word) {

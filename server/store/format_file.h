@@ -28,6 +28,8 @@ Status SetFormatWord(const std::string& directory, int version, const std::strin
                      bool present);
 bool HasFormatFile(const std::string& directory);
 
+// Puts a file of this text in the place of the old one, durably and atomically.
+Status ReplaceFile(const std::string& path, const std::string& text);
 // Flushes a file or directory to disk; false with errno.
 bool SyncPath(const std::string& path);
 

@@ -1,10 +1,7 @@
 #include "server/store/identity_file.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <random>
 
@@ -32,20 +29,9 @@ bool ParseHex(const std::string& text, StoreIdentity* identity) {
   return true;
 }
 
-Status Failed(const char* attempted, const std::string& path) {
-  return {Code::kUnavailable, std::string(attempted) + " '" + path + "': " + std::strerror(errno) +
-                                  "; expected a disk with space and a folder this user may write"};
-}
-
 Status Write(const std::string& directory, const StoreIdentity& identity) {
-  const std::string path = directory + kName, temporary = path + ".new";
-  std::ofstream out(temporary, std::ios::trunc);
-  out << "statcollect identity " << HexOf(identity.id) << " " << identity.epoch << "\n";
-  out.close();
-  if (!out || !SyncPath(temporary)) return Failed("write", temporary);
-  if (std::rename(temporary.c_str(), path.c_str()) != 0 || !SyncPath(directory))
-    return Failed("write", path);
-  return Status::Ok();
+  return ReplaceFile(directory + kName, "statcollect identity " + HexOf(identity.id) + " " +
+                                            std::to_string(identity.epoch) + "\n");
 }
 
 // Unknown if the file is missing or damaged; epoch 0: that of a checkpoint.
