@@ -375,15 +375,12 @@ void AccessControl::LogOut(const SessionCredential& session, std::string_view ad
 AccessControl::Counters AccessControl::counters() const {
   return {.unauthenticated = unauthenticated_.load(),
           .permission_denied = permission_denied_.load(),
-          .invalid = invalid_.load(),
           .streams_refused = streams_refused_.load()};
 }
 
 void AccessControl::AuditRefusal(const Caller& caller, const Status& why) {
-  (why.code() == Code::kUnauthenticated    ? unauthenticated_
-   : why.code() == Code::kPermissionDenied ? permission_denied_
-                                           : invalid_)
-      .fetch_add(1);
+  if (why.code() == Code::kUnauthenticated) unauthenticated_.fetch_add(1);
+  if (why.code() == Code::kPermissionDenied) permission_denied_.fetch_add(1);
   std::optional<std::uint64_t> left_out;
   {
     MutexLock lock(mutex_);

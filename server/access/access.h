@@ -95,7 +95,7 @@ class AccessControl {
   // A call that was allowed, and refused because its caller has too many open.
   void CountRefusedStream() { streams_refused_.fetch_add(1); }
   struct Counters {
-    std::uint64_t unauthenticated = 0, permission_denied = 0, invalid = 0, streams_refused = 0;
+    std::uint64_t unauthenticated = 0, permission_denied = 0, streams_refused = 0;
   };
   Counters counters() const;
   // Writes down that a call was refused, unless there are too many of them.
@@ -133,8 +133,7 @@ class AccessControl {
   const Options options_;
   const Clock& clock_;
   AuditLog& audit_;
-  std::atomic<std::uint64_t> unauthenticated_{0}, permission_denied_{0}, invalid_{0},
-      streams_refused_{0};
+  std::atomic<std::uint64_t> unauthenticated_{0}, permission_denied_{0}, streams_refused_{0};
   mutable Mutex mutex_;  // guards everything below
   bool on_ STATCOLLECT_GUARDED_BY(mutex_) = false;
   TokenRecords tokens_ STATCOLLECT_GUARDED_BY(mutex_);

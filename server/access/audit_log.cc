@@ -154,20 +154,6 @@ void AuditLog::Write(const AuditEntry& entry) {
        std::to_string(lost_) + " lines lost so far");
 }
 
-std::vector<std::string> AuditLog::Newest(std::size_t lines_max) const {
-  MutexLock lock(mutex_);
-  std::vector<std::string> lines;  // newest first
-  for (int number = 0; number <= kFilesKept && lines.size() < lines_max; ++number) {
-    std::ifstream file(number == 0 ? path_ : Rotated(path_, number));
-    std::vector<std::string> in_file;
-    for (std::string line; std::getline(file, line);) in_file.push_back(std::move(line));
-    for (auto line = in_file.rbegin(); line != in_file.rend() && lines.size() < lines_max; ++line)
-      lines.push_back(std::move(*line));
-  }
-  std::reverse(lines.begin(), lines.end());
-  return lines;
-}
-
 AuditFound AuditLog::Find(const AuditQuery& query) const {
   std::vector<std::ifstream>
       files;  // newest first; open ones stay what they are when others rotate

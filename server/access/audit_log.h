@@ -64,8 +64,6 @@ class AuditLog {
   AuditLog& operator=(const AuditLog&) = delete;
 
   void Write(const AuditEntry& entry);
-  // The newest `lines_max` lines, oldest first.
-  std::vector<std::string> Newest(std::size_t lines_max) const;
   // Reads up to all files, 80 MiB; calls do not wait for it. Lines that are no entries are passed
   // over.
   AuditFound Find(const AuditQuery& query) const;

@@ -29,7 +29,6 @@ struct RetentionStatus {
   };
   std::vector<Next> next;         // the first few, in the order of removal
   std::vector<std::string> kept;  // runs that are exempt
-  bool enabled() const { return age_seconds_max > 0 || disk_bytes_max > 0; }
 };
 
 // State of the alarms (docs/alarms.md).

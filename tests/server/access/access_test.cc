@@ -147,7 +147,7 @@ TEST_F(AccessTest, RefusalsAreAuditedWithoutWhatWasSent) {
   Open();
   (void)Check("Bearer stc_deadbeefdead_" + std::string(64, 'e'));
   (void)CheckToken(token, "/statcollect.v1.Admin/DeleteRun");
-  const auto lines = folder_.audit.Newest(10);
+  const auto lines = folder_.AuditLines();
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_THAT(lines[0], HasSubstr("\"principal\":\"nobody\""));
   EXPECT_THAT(lines[0], Not(HasSubstr("eeee")));
@@ -169,7 +169,7 @@ TEST_F(AccessTest, AFloodOfBadTokensNeitherFillsTheLogNorStopsAValidOne) {
           access_->Check({.authorization = {good}, .method = kRuns, .address = address}).ok());
     }
   }
-  EXPECT_LE(folder_.audit.Newest(10'000).size(), FailureLimiter::kInAll);
+  EXPECT_LE(folder_.AuditLines().size(), FailureLimiter::kInAll);
 }
 
 TEST_F(AccessTest, ATokenForOneProjectReachesNoOther) {
@@ -316,7 +316,7 @@ TEST_F(CertificateTest, WhatIsNotGrantedIsRefused) {
   EXPECT_EQ(With({}, kRuns).status().code(), Code::kUnauthenticated);
   EXPECT_EQ(With({"rank7.gpu"}, "/statcollect.v1.Ingest/Unheard").status().code(),
             Code::kPermissionDenied);
-  const auto lines = folder_.audit.Newest(10);
+  const auto lines = folder_.AuditLines();
   ASSERT_EQ(lines.size(), 4U);
   EXPECT_THAT(lines[0], HasSubstr("\"principal\":\"certificate rank7.gpu\""));
 }

@@ -92,7 +92,7 @@ TEST_F(LogInTest, ASessionAllowsWhatItsTokenAllowsUntilThatIsRevoked) {
   EXPECT_EQ(access_->LogIn(link_, "ipv4:1.2.3.4:5").status().code(), Code::kUnauthenticated);
   folder_.Revoke(token_);
   EXPECT_EQ(Ask(session), Code::kUnauthenticated);
-  const auto lines = folder_.audit.Newest(10);
+  const auto lines = folder_.AuditLines();
   ASSERT_EQ(lines.size(), 4U);
   EXPECT_NE(lines[0].find("\"principal\":\"token " + token_.substr(4, 12) + " (browser)\""),
             std::string::npos)
@@ -121,10 +121,10 @@ TEST_F(LogInTest, LoggingOutEndsTheSessionAndIsAudited) {
   const SessionSecrets session = access_->LogIn(link_, "ipv4:1.2.3.4:5").value();
   access_->LogOut(Of(session), "ipv4:1.2.3.4:5");
   EXPECT_EQ(Ask(session), Code::kUnauthenticated);
-  EXPECT_NE(folder_.audit.Newest(10)[1].find("/session/logout"), std::string::npos);
-  const std::size_t lines = folder_.audit.Newest(10).size();
+  EXPECT_NE(folder_.AuditLines()[1].find("/session/logout"), std::string::npos);
+  const std::size_t lines = folder_.AuditLines().size();
   access_->LogOut(Of(session), "ipv4:1.2.3.4:5");
-  EXPECT_EQ(folder_.audit.Newest(10).size(), lines) << "there is nothing left to end";
+  EXPECT_EQ(folder_.AuditLines().size(), lines) << "there is nothing left to end";
 }
 
 TEST(LogIn, WithoutTokensThereIsNoLink) {

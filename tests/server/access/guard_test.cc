@@ -157,7 +157,7 @@ class GuardTest : public ::testing::Test {
   static std::string Field(const std::string& token) {
     return "Authorization: Bearer " + token + "\r\n";
   }
-  std::vector<std::string> AuditLines() { return folder_.audit.Newest(1000); }
+  std::vector<std::string> AuditLines() { return folder_.AuditLines(); }
 
   TokenFolder folder_;
   std::string good_all_;

@@ -16,6 +16,7 @@
 
 #include "server/access/access.h"
 #include "server/access/token.h"
+#include "tests/server/access/audit_lines.h"
 #include "tests/support/fake_clock.h"
 
 namespace statcollect::testing {
@@ -30,6 +31,9 @@ struct TokenFolder {
   TokenFolder& operator=(const TokenFolder&) = delete;
 
   std::int64_t Now() const { return clock.UnixNanos() / 1'000'000'000; }
+  std::vector<std::string> AuditLines() const {
+    return testing::AuditLines(folder + "/audit.jsonl");
+  }
   // A new token in the file.
   std::string Create(const std::string& scopes, std::optional<std::int64_t> expires = {},
                      const std::string& project = "") {

@@ -231,7 +231,7 @@ TEST_F(RetentionTest, TellsWhatGoesNextAndWhen) {
   OpenStreamOf("streaming");
   Make({.age_max = 30 * kDay, .next_max = 1}).Tick();
   const RetentionStatus status = retention_->status();
-  EXPECT_TRUE(status.enabled());
+  EXPECT_EQ(status.age_seconds_max, std::chrono::seconds(30 * kDay).count());
   ASSERT_EQ(status.next.size(), 1u);
   EXPECT_EQ(status.next[0].run, "a");
   EXPECT_EQ(status.next[0].bytes, kGiB);
