@@ -1,23 +1,26 @@
 #include "server/store/rocksdb/rocksdb_store.h"
 
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
+#include <set>
 #include <system_error>
 #include <utility>
-#include <variant>
 
+#include "server/store/codec/batch_encoder.h"
+#include "server/store/codec/catalogue.h"
 #include "server/store/directory_lock.h"
 #include "server/store/format_file.h"
 #include "server/store/identity_file.h"
 #include "server/store/live_attempts.h"
 #include "server/store/rocksdb/aliases.h"
-#include "server/store/rocksdb/append.h"
 #include "server/store/rocksdb/block_source.h"
 #include "server/store/rocksdb/catalogue.h"
 #include "server/store/rocksdb/catalogue_keys.h"
 #include "server/store/rocksdb/checkpoint.h"
 #include "server/store/rocksdb/families.h"
 #include "server/store/rocksdb/reclaim.h"
+#include "server/store/rocksdb/record_keys.h"
 #include "server/store/rocksdb/records.h"
 #include "server/store/rocksdb/recovery.h"
 #include "server/store/rocksdb/remove_attempts.h"
@@ -31,12 +34,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Puts the parts together. Each part's header says who may call it and which locks it takes.
+// About what a batch of them takes, so that it need not grow.
+std::size_t BytesOf(std::span<const AppendItem> items) {
+  std::size_t bytes = 4096 * items.size();
+  for (const AppendItem& item : items) {
+    if (item.prepared == nullptr) continue;
+    const EncodedBatch& prepared = EncodedOf(*item.prepared);
+    for (const EncodedStatBlock& block : prepared.blocks)
+      bytes += 128 + block.own.stats.size() + block.own.sums.size();
+    for (const EncodedRow& row : prepared.rows) bytes += 48 + row.value.size();
+  }
+  return bytes;
+}
+
+// Puts the parts together, and writes records. Each part's header says who may call it and which
+// locks it takes.
 //
 // Threads: any. Locks, in the order in which they are taken: catalogue_mutex_, purge_mutex_ or
 // checkpoint_mutex_, of which none is taken under another; that of
 // Aliases::HoldTargets; that of RecoverableDatabase; those of what has been noted (Aliases,
-// Appender) and of LiveAttempts, under which nothing else is taken.
+// with_info_mutex_) and of LiveAttempts, under which nothing else is taken.
 class RocksDbStore final : public Store {
  public:
   RocksDbStore(const std::string& directory, const RocksDbStoreOptions& options,
@@ -48,7 +65,6 @@ class RocksDbStore final : public Store {
                   [this](const Database& opened) { return Load(opened); }),
         catalogue_(database_, *live_),
         aliases_(database_, *live_),
-        appender_(database_, aliases_, *live_, options.fsync),
         reclaimer_(database_, directory) {}
 
   // Once, before anything else.
@@ -100,17 +116,10 @@ class RocksDbStore final : public Store {
     return catalogue_.Definitions(attempt, rank);
   }
 
-  Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) override {
-    return appender_.PutRank(attempt, rank, meta);
-  }
-  std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank) override {
-    return appender_.NewWriter(attempt, rank);
-  }
-  Status Append(std::span<const AppendItem> items) override { return appender_.Append(items); }
-  Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) override {
-    MutexLock lock(catalogue_mutex_);  // the attempt stays
-    return appender_.PutEvents(attempt, events);
-  }
+  Status PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) override;
+  std::unique_ptr<StreamWriter> NewWriter(AttemptId attempt, std::uint32_t rank) override;
+  Status Append(std::span<const AppendItem> items) override;
+  Status PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) override;
   Status Recover() override {
     const Status failure = database_.health();
     if (failure.code() != Code::kResourceExhausted) return failure;
@@ -165,10 +174,24 @@ class RocksDbStore final : public Store {
   }
 
  private:
+  // In a batch that is not written yet.
+  struct Added {
+    Aliases::Pairs pairs;
+    std::set<std::pair<AttemptId, std::uint32_t>> with_info;
+  };
+
+  Status AddItem(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item,
+                 Added* added);
+  Status AddInfo(const Database& database, rocksdb::WriteBatch& batch, const AppendItem& item,
+                 Added* added);
   // Loads the attempts of a database that has just been opened and is not used by others yet.
+  // Nothing that was noted before is known to be written.
   Status Load(const Database& opened) {
     aliases_.Forget();
-    appender_.Forget();
+    {
+      MutexLock lock(with_info_mutex_);
+      with_info_.clear();
+    }
     if (opened.lost) {  // only of Open
       STATCOLLECT_ASSIGN_OR_RETURN(identity_, RenewIdentityFile(directory_));
     }
@@ -183,7 +206,10 @@ class RocksDbStore final : public Store {
   RecoverableDatabase database_;
   Catalogue catalogue_;
   Aliases aliases_;
-  Appender appender_;
+  std::atomic<std::size_t> key_frame_bytes_{0};  // shared by the streams' encoders
+  Mutex with_info_mutex_;
+  // Ranks whose hello is known to be stored.
+  std::set<std::pair<AttemptId, std::uint32_t>> with_info_ STATCOLLECT_GUARDED_BY(with_info_mutex_);
   AskedBefore series_asked_;
   Mutex catalogue_mutex_;  // one attempt is created or hidden at a time
   Mutex purge_mutex_;      // held while data is deleted, which may take long
@@ -191,9 +217,92 @@ class RocksDbStore final : public Store {
   Reclaimer reclaimer_;  // its thread ends first
 };
 
-}  // namespace
+std::unique_ptr<StreamWriter> RocksDbStore::NewWriter(AttemptId attempt, std::uint32_t rank) {
+  return std::make_unique<BatchEncoder>(
+      attempt, rank,
+      StatEncoder::Options{.find_twin =
+                               [this, attempt](const BlockDigest& digest) {
+                                 return aliases_.FindTwin(digest, attempt);
+                               },
+                           .key_frame_bytes = &key_frame_bytes_});
+}
 
-namespace {
+Status RocksDbStore::Append(std::span<const AppendItem> items) {
+  // Held during the write, so that the removal of an attempt sees all aliases of its blocks.
+  const auto targets = aliases_.HoldTargets();
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto database, database_.Pin());
+  rocksdb::WriteBatch batch(BytesOf(items));
+  Added added;
+  for (const AppendItem& item : items)
+    STATCOLLECT_RETURN_IF_ERROR(AddItem(*database, batch, item, &added));
+  STATCOLLECT_RETURN_IF_ERROR(database_.Write("append " + std::to_string(items.size()) + " batches",
+                                              *database, batch, fsync_));
+  // Only now: what a failed write held has to be written with the next one.
+  aliases_.Note(added.pairs);
+  MutexLock lock(with_info_mutex_);
+  with_info_.insert(added.with_info.begin(), added.with_info.end());
+  return Status::Ok();
+}
+
+Status RocksDbStore::AddItem(const Database& database, rocksdb::WriteBatch& batch,
+                             const AppendItem& item, Added* added) {
+  if (item.prepared != nullptr) {
+    const EncodedBatch& prepared = EncodedOf(*item.prepared);
+    for (const EncodedRow& row : prepared.rows)
+      (void)batch.Put(database.families[FamilyOf(row.family)], KeyOf(item.attempt, item.rank, row),
+                      row.value);
+    for (const EncodedStatBlock& block : prepared.blocks)
+      aliases_.Put(database, batch, block, item.attempt, &added->pairs);
+  }
+  (void)batch.Put(database.families[kCatalogue], RankKey('m', item.attempt, item.rank),
+                  Encode(*item.meta));
+  return AddInfo(database, batch, item, added);
+}
+
+// The content of a hello is large and does not change, so it is written once and not with each
+// append.
+Status RocksDbStore::AddInfo(const Database& database, rocksdb::WriteBatch& batch,
+                             const AppendItem& item, Added* added) {
+  {
+    MutexLock lock(with_info_mutex_);
+    if (with_info_.contains({item.attempt, item.rank})) return Status::Ok();
+  }
+  if (!added->with_info.emplace(item.attempt, item.rank).second) return Status::Ok();
+  const std::string key = RankKey('i', item.attempt, item.rank);
+  STATCOLLECT_ASSIGN_OR_RETURN(
+      const auto stored,
+      ReadBytes(database, "the hello" + OfRank(item.attempt, item.rank), kCatalogue, key));
+  if (!stored) (void)batch.Put(database.families[kCatalogue], key, Encode(item.meta->info));
+  return Status::Ok();
+}
+
+Status RocksDbStore::PutRank(AttemptId attempt, std::uint32_t rank, const RankMeta& meta) {
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto database, database_.Pin());
+  rocksdb::WriteBatch batch;
+  (void)batch.Put(database->families[kCatalogue], RankKey('i', attempt, rank), Encode(meta.info));
+  (void)batch.Put(database->families[kCatalogue], RankKey('m', attempt, rank), Encode(meta));
+  STATCOLLECT_RETURN_IF_ERROR(
+      database_.Write("write rank " + std::to_string(rank), *database, batch, true));
+  MutexLock lock(with_info_mutex_);
+  with_info_.emplace(attempt, rank);
+  return Status::Ok();
+}
+
+Status RocksDbStore::PutEvents(AttemptId attempt, std::span<const CollectorEvent> events) {
+  MutexLock lock(catalogue_mutex_);  // the attempt stays
+  if (!live_->Contains(attempt))
+    return {Code::kNotFound,
+            "add events: attempt " + std::to_string(attempt) + " has been removed"};
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto database, database_.Pin());
+  rocksdb::WriteBatch batch;
+  for (const CollectorEvent& own : events) {
+    const std::string key = StepPrefix(attempt, own.rank, own.event.step) +
+                            KeyBuilder().U64(kCollectorsOwn | own.number).Take();
+    (void)batch.Put(database->families[kEvents], key, Encode(own.event));
+  }
+  return database_.Write("add " + std::to_string(events.size()) + " events", *database, batch,
+                         true);
+}
 
 // Makes the folder and those above it that are missing, durably: without a sync of the folder that
 // holds it, a new folder may be gone after a power cut, with all that was synced in it.
