@@ -90,15 +90,11 @@ AttemptTable::AttemptTable(Engine& engine)
       }) {}
 
 Result<std::vector<AttemptRow>> AttemptTable::RowsWhere(const std::string& where) {
-  const std::string attempted = "read the attempts";
-  STATCOLLECT_ASSIGN_OR_RETURN(
-      const auto answer,
-      engine_.Select(attempted, "SELECT " + std::string(kAttemptColumns) + " FROM " +
-                                    TableName(engine_, "attempts") + where +
-                                    " ORDER BY id, version DESC LIMIT 1 BY id"));
+  const std::string query = "SELECT " + std::string(kAttemptColumns) + " FROM " +
+                            TableName(engine_, "attempts") + where +
+                            " ORDER BY id, version DESC LIMIT 1 BY id";
   std::vector<AttemptRow> rows;
-  ByteReader in(answer);
-  while (in.ok() && in.remaining() > 0) {
+  STATCOLLECT_RETURN_IF_ERROR(SelectRows(engine_, "read the attempts", query, [&](ByteReader& in) {
     AttemptRow row;
     row.meta.id = in.U32();
     row.version = in.U64();
@@ -109,8 +105,7 @@ Result<std::vector<AttemptRow>> AttemptTable::RowsWhere(const std::string& where
     row.meta.world_size = in.U32();
     row.meta.start_unix_nanos = static_cast<std::int64_t>(in.U64());
     rows.push_back(std::move(row));
-  }
-  if (!in.ok()) return BadAnswer(engine_, attempted);
+  }));
   return rows;
 }
 
@@ -243,20 +238,15 @@ Status AttemptTable::PutRemoved(const std::vector<AttemptRow>& removed) {
 }
 
 Result<std::map<AttemptId, std::uint64_t>> AttemptTable::StoredRows(const std::string& attempted) {
-  STATCOLLECT_ASSIGN_OR_RETURN(
-      const auto answer,
-      engine_.Select(
-          attempted,
-          "SELECT partition, sum(rows) AS stored FROM system.parts WHERE active AND database = " +
-              SqlText(engine_.dsn().database) + " AND table = 'records' GROUP BY partition"));
+  const std::string query =
+      "SELECT partition, sum(rows) AS stored FROM system.parts WHERE active AND database = " +
+      SqlText(engine_.dsn().database) + " AND table = 'records' GROUP BY partition";
   std::map<AttemptId, std::uint64_t> stored;
-  ByteReader in(answer);
-  while (in.ok() && in.remaining() > 0) {
+  STATCOLLECT_RETURN_IF_ERROR(SelectRows(engine_, attempted, query, [&](ByteReader& in) {
     const auto id = ParseNumber<AttemptId>(in.Text());
     const std::uint64_t rows = in.U64();
     if (id) stored[*id] = rows;
-  }
-  if (!in.ok()) return BadAnswer(engine_, attempted);
+  }));
   return stored;
 }
 
@@ -318,17 +308,12 @@ Status AttemptTable::CheckStillThere(const std::string& attempted, AttemptId id)
 
 Result<std::vector<AttemptTable::DocumentRow>> AttemptTable::Documents(const std::string& where,
                                                                        bool with_value) {
-  const std::string attempted = "read the documents of runs";
-  STATCOLLECT_ASSIGN_OR_RETURN(
-      const auto answer,
-      engine_.Select(attempted,
-                     "SELECT run, version, gone, owners, " +
-                         std::string(with_value ? "value" : "''") + " AS content FROM " +
-                         TableName(engine_, "documents") + " WHERE " + where +
-                         " ORDER BY run, kind, name, version DESC LIMIT 1 BY run, kind, name"));
+  const std::string query = "SELECT run, version, gone, owners, " +
+                            std::string(with_value ? "value" : "''") + " AS content FROM " +
+                            TableName(engine_, "documents") + " WHERE " + where +
+                            " ORDER BY run, kind, name, version DESC LIMIT 1 BY run, kind, name";
   std::vector<DocumentRow> rows;
-  ByteReader in(answer);
-  while (in.ok() && in.remaining() > 0) {
+  const auto take = [&](ByteReader& in) {
     DocumentRow row;
     row.run = in.Text();
     row.version = in.U64();
@@ -336,8 +321,8 @@ Result<std::vector<AttemptTable::DocumentRow>> AttemptTable::Documents(const std
     row.owners = in.Text();
     row.value = in.Text();
     rows.push_back(std::move(row));
-  }
-  if (!in.ok()) return BadAnswer(engine_, attempted);
+  };
+  STATCOLLECT_RETURN_IF_ERROR(SelectRows(engine_, "read the documents of runs", query, take));
   return rows;
 }
 

@@ -41,23 +41,20 @@ const Chain::Link* Chain::current() const {
 }
 
 Result<Chain> ReadChain(Engine& engine, AttemptId attempt, std::uint32_t rank) {
-  const std::string attempted = "read the state of rank " + std::to_string(rank);
-  STATCOLLECT_ASSIGN_OR_RETURN(
-      const auto answer, engine.Select(attempted, "SELECT epoch, n, seq, cut, parent, value FROM " +
-                                                      TableName(engine, "records") + " WHERE " +
-                                                      SqlPlace(attempt, RowFamily::kRank, rank) +
-                                                      " ORDER BY epoch, n DESC LIMIT 1 BY epoch"));
+  const std::string query =
+      "SELECT epoch, n, seq, cut, parent, value FROM " + TableName(engine, "records") + " WHERE " +
+      SqlPlace(attempt, RowFamily::kRank, rank) + " ORDER BY epoch, n DESC LIMIT 1 BY epoch";
   Chain chain;
-  ByteReader in(answer);
-  while (in.ok() && in.remaining() > 0) {
+  const auto add = [&](ByteReader& in) {
     chain.Add({.epoch = in.U64(),
                .n = in.U64(),
                .seq = in.U64(),
                .cut = in.U64(),
                .parent = in.U64(),
                .value = in.Text()});
-  }
-  if (!in.ok()) return BadAnswer(engine, attempted);
+  };
+  STATCOLLECT_RETURN_IF_ERROR(
+      SelectRows(engine, "read the state of rank " + std::to_string(rank), query, add));
   chain.Finish();
   return chain;
 }

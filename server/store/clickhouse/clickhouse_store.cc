@@ -310,14 +310,12 @@ Status ClickHouseStore::AddHello(const AppendItem& item, const RowStamp& stamp, 
     MutexLock lock(mutex_);
     if (!with_hello_.emplace(item.attempt, item.rank).second) return Status::Ok();
   }
-  STATCOLLECT_ASSIGN_OR_RETURN(
-      const auto answer,
-      engine_.Select("read the hello of rank " + std::to_string(item.rank),
-                     "SELECT count() AS hellos FROM " + TableName(engine_, "records") + " WHERE " +
-                         SqlPlace(item.attempt, RowFamily::kHello, item.rank)));
-  ByteReader in(answer);
-  const bool stored = in.U64() > 0;
-  if (!in.done()) return BadAnswer(engine_, "read the hello of rank " + std::to_string(item.rank));
+  bool stored = false;
+  STATCOLLECT_RETURN_IF_ERROR(
+      SelectOne(engine_, "read the hello of rank " + std::to_string(item.rank),
+                "SELECT count() AS hellos FROM " + TableName(engine_, "records") + " WHERE " +
+                    SqlPlace(item.attempt, RowFamily::kHello, item.rank),
+                [&](ByteReader& in) { stored = in.U64() > 0; }));
   if (!stored)
     AddRecordRow(item.attempt, item.rank,
                  {.family = RowFamily::kHello, .value = Encode(item.meta->info)}, stamp,

@@ -44,9 +44,8 @@ Result<bool> RowPages::Next() {
 
 Status RowPages::Read() {
   STATCOLLECT_ASSIGN_OR_RETURN(body_, engine_.Select("read " + what_, Query()));
-  ByteReader in(body_);
   std::vector<StoredRow> found;
-  while (in.ok() && in.remaining() > 0) {
+  const auto take = [&](ByteReader& in) {
     StoredRow row{.step = in.U64(),
                   .item = in.U64(),
                   .epoch = in.U64(),
@@ -55,8 +54,8 @@ Status RowPages::Read() {
     row.digest = ReadDigest(in);
     row.value = in.Raw(in.Varint());
     found.push_back(row);
-  }
-  if (!in.ok()) return BadAnswer(engine_, "read " + what_);
+  };
+  STATCOLLECT_RETURN_IF_ERROR(ForEachRow(engine_, "read " + what_, body_, take));
   at_end_ = found.size() < page_rows_;
   ++pages_;
   if (!at_end_) {

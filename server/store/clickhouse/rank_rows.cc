@@ -13,18 +13,14 @@ namespace {
 // Of rows with the same key the one of the highest n stands. `more`: which ranks.
 Result<std::map<std::uint32_t, RankRows>> Select(Engine& engine, const std::string& attempted,
                                                  AttemptId attempt, const std::string& more) {
-  STATCOLLECT_ASSIGN_OR_RETURN(
-      const auto answer,
-      engine.Select(attempted, "SELECT rank, family, epoch, n, seq, cut, parent, value FROM " +
-                                   TableName(engine, "records") + " WHERE attempt = " +
-                                   std::to_string(attempt) + " AND family IN (" +
-                                   SqlOf(RowFamily::kHello) + ", " + SqlOf(RowFamily::kSetting) +
-                                   ", " + SqlOf(RowFamily::kRank) + ")" + more +
-                                   " ORDER BY rank, family, item, step, epoch, n DESC " +
-                                   "LIMIT 1 BY rank, family, item, step, epoch"));
+  const std::string query =
+      "SELECT rank, family, epoch, n, seq, cut, parent, value FROM " +
+      TableName(engine, "records") + " WHERE attempt = " + std::to_string(attempt) +
+      " AND family IN (" + SqlOf(RowFamily::kHello) + ", " + SqlOf(RowFamily::kSetting) + ", " +
+      SqlOf(RowFamily::kRank) + ")" + more + " ORDER BY rank, family, item, step, epoch, n DESC " +
+      "LIMIT 1 BY rank, family, item, step, epoch";
   std::map<std::uint32_t, RankRows> rows;
-  ByteReader in(answer);
-  while (in.ok() && in.remaining() > 0) {
+  STATCOLLECT_RETURN_IF_ERROR(SelectRows(engine, attempted, query, [&](ByteReader& in) {
     RankRows& of = rows[in.U32()];
     const auto family = static_cast<RowFamily>(in.U8());
     Chain::Link link{.epoch = in.U64(),
@@ -38,8 +34,7 @@ Result<std::map<std::uint32_t, RankRows>> Select(Engine& engine, const std::stri
     else
       of.infos.push_back(
           {.family = family, .epoch = link.epoch, .seq = link.seq, .value = std::move(link.value)});
-  }
-  if (!in.ok()) return BadAnswer(engine, attempted);
+  }));
   for (auto& [rank, of] : rows) of.chain.Finish();
   return rows;
 }

@@ -20,20 +20,15 @@ std::string ActiveParts(const Engine& engine) {
 
 // Bytes of each attempt, by partition.
 Status AddPartSizes(Engine& engine, std::vector<AttemptTally>* tallies) {
-  STATCOLLECT_ASSIGN_OR_RETURN(
-      const auto answer,
-      engine.Select("measure attempts", "SELECT partition, sum(bytes_on_disk) AS bytes" +
-                                            ActiveParts(engine) +
-                                            " AND table = 'records' GROUP BY partition"));
-  ByteReader in(answer);
-  while (in.ok() && in.remaining() > 0) {
+  const std::string query = "SELECT partition, sum(bytes_on_disk) AS bytes" + ActiveParts(engine) +
+                            " AND table = 'records' GROUP BY partition";
+  return SelectRows(engine, "measure attempts", query, [&](ByteReader& in) {
     const auto id = ParseNumber<AttemptId>(in.Text());
     const std::uint64_t bytes = in.U64();
     const auto of = std::find_if(tallies->begin(), tallies->end(),
                                  [&](const AttemptTally& t) { return id == t.meta.id; });
     if (of != tallies->end()) of->bytes += bytes;
-  }
-  return in.ok() ? Status::Ok() : BadAnswer(engine, "measure attempts");
+  });
 }
 
 // What is not in a value.
@@ -149,33 +144,27 @@ Result<std::string> ReadChunk(Engine& engine, AttemptId attempt, std::uint32_t r
 }
 
 Result<std::optional<std::int64_t>> ReadClock(Engine& engine) {
-  STATCOLLECT_ASSIGN_OR_RETURN(
-      const auto answer, engine.Select("read the clock", "SELECT toUInt64(now()) AS seconds"));
-  ByteReader in(answer);
-  const std::uint64_t seconds = in.U64();
-  if (!in.done()) return BadAnswer(engine, "read the clock");
+  std::uint64_t seconds = 0;
+  STATCOLLECT_RETURN_IF_ERROR(SelectOne(engine, "read the clock",
+                                        "SELECT toUInt64(now()) AS seconds",
+                                        [&](ByteReader& in) { seconds = in.U64(); }));
   // Releases before 22 have whole seconds only: on average half of one has passed.
   return std::optional(static_cast<std::int64_t>(seconds) * 1'000'000'000 + 500'000'000);
 }
 
 Result<StoreUsage> ReadUsage(Engine& engine, AttemptTable& attempts) {
   StoreUsage usage;
-  STATCOLLECT_ASSIGN_OR_RETURN(
-      const auto bytes, engine.Select("measure the store",
-                                      "SELECT sum(bytes_on_disk) AS bytes" + ActiveParts(engine)));
-  ByteReader in(bytes);
-  usage.disk_bytes = in.U64();
-  if (!in.done()) return BadAnswer(engine, "measure the store");
+  STATCOLLECT_RETURN_IF_ERROR(SelectOne(engine, "measure the store",
+                                        "SELECT sum(bytes_on_disk) AS bytes" + ActiveParts(engine),
+                                        [&](ByteReader& in) { usage.disk_bytes = in.U64(); }));
   usage.disk_known = engine.is_modern();
   if (usage.disk_known) {
-    STATCOLLECT_ASSIGN_OR_RETURN(
-        const auto disks,
-        engine.Select("measure the disks",
-                      "SELECT sum(free_space), sum(total_space) FROM system.disks"));
-    ByteReader of_disks(disks);
-    usage.disk_free_bytes = of_disks.U64();
-    usage.disk_capacity_bytes = of_disks.U64();
-    if (!of_disks.done()) return BadAnswer(engine, "measure the disks");
+    STATCOLLECT_RETURN_IF_ERROR(SelectOne(
+        engine, "measure the disks", "SELECT sum(free_space), sum(total_space) FROM system.disks",
+        [&](ByteReader& in) {
+          usage.disk_free_bytes = in.U64();
+          usage.disk_capacity_bytes = in.U64();
+        }));
   }
   STATCOLLECT_ASSIGN_OR_RETURN(const auto rows, attempts.Rows());
   usage.retired_attempts =

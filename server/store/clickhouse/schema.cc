@@ -85,14 +85,12 @@ Result<std::optional<std::string>> FoundedIdentity(Engine& engine, const std::st
                          SqlText(engine.dsn().database) + " AND table = 'store'"));
   std::optional<std::string> founded;
   for (const Engine::HostRows& host : hosts) {
-    ByteReader in(host.rows);
-    while (in.ok() && in.remaining() > 0) {
+    STATCOLLECT_RETURN_IF_ERROR(ForEachRow(engine, attempted, host.rows, [&](ByteReader& in) {
       const std::string column = in.Text();
       std::string expression = in.Text();
       if (!founded) founded = "";
       if (column == "identity") founded = std::move(expression);
-    }
-    if (!in.ok()) return BadAnswer(engine, attempted);
+    }));
   }
   return founded;
 }
@@ -123,11 +121,9 @@ Result<std::string> IdentityOf(Engine& engine, const std::string& attempted,
                                const std::string& expression) {
   std::string identity;
   if (!expression.empty()) {
-    STATCOLLECT_ASSIGN_OR_RETURN(const auto answer,
-                                 engine.Select(attempted, "SELECT " + expression + " AS identity"));
-    ByteReader in(answer);
-    identity = in.Text();
-    if (!in.done()) return BadAnswer(engine, attempted);
+    STATCOLLECT_RETURN_IF_ERROR(SelectOne(engine, attempted,
+                                          "SELECT " + expression + " AS identity",
+                                          [&](ByteReader& in) { identity = in.Text(); }));
   }
   STATCOLLECT_ASSIGN_OR_RETURN(
       const auto entries,
@@ -161,16 +157,14 @@ Result<std::vector<FoundTables>> TablesOf(Engine& engine, const std::string& att
   std::vector<FoundTables> all;
   for (const Engine::HostRows& host : answers) {
     FoundTables& found = all.emplace_back(FoundTables{.url = host.url, .tables = {}});
-    ByteReader in(host.rows);
-    while (in.ok() && in.remaining() > 0) {
+    STATCOLLECT_RETURN_IF_ERROR(ForEachRow(engine, attempted, host.rows, [&](ByteReader& in) {
       FoundTable& table = found.tables[in.Text()];
       std::string column = in.Text(), value = in.Text();
       if (column.empty())
         table.engine = std::move(value);
       else
         table.columns[std::move(column)] = std::move(value);
-    }
-    if (!in.ok()) return BadAnswer(engine, attempted);
+    }));
   }
   return all;
 }

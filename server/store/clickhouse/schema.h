@@ -63,6 +63,29 @@ std::string SqlSteps(StepBounds steps);
 
 // An answer of the engine that does not have the expected columns.
 Status BadAnswer(const Engine& engine, const std::string& attempted);
+// Calls row(in) for each row of an answer; it must read all columns.
+template <typename Row>
+Status ForEachRow(const Engine& engine, const std::string& attempted, std::string_view answer,
+                  const Row& row) {
+  ByteReader in(answer);
+  while (in.ok() && in.remaining() > 0) row(in);
+  return in.ok() ? Status::Ok() : BadAnswer(engine, attempted);
+}
+template <typename Row>
+Status SelectRows(Engine& engine, const std::string& attempted, const std::string& query,
+                  const Row& row) {
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto answer, engine.Select(attempted, query));
+  return ForEachRow(engine, attempted, answer, row);
+}
+// Of a query that has one row.
+template <typename Row>
+Status SelectOne(Engine& engine, const std::string& attempted, const std::string& query,
+                 const Row& row) {
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto answer, engine.Select(attempted, query));
+  ByteReader in(answer);
+  row(in);
+  return in.done() ? Status::Ok() : BadAnswer(engine, attempted);
+}
 BlockDigest ReadDigest(ByteReader& in);
 
 }  // namespace statcollect

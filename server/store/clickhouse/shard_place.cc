@@ -45,12 +45,10 @@ Status OtherShardPlace(const Engine& engine, const std::string& found, const std
 }
 
 Result<bool> HasAttempts(Engine& engine) {
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto answer,
-                               engine.Select(Attempted(engine), "SELECT count() AS attempts FROM " +
-                                                                    TableName(engine, "attempts")));
-  ByteReader in(answer);
-  const bool has = in.U64() > 0;
-  if (!in.done()) return BadAnswer(engine, Attempted(engine));
+  bool has = false;
+  STATCOLLECT_RETURN_IF_ERROR(SelectOne(
+      engine, Attempted(engine), "SELECT count() AS attempts FROM " + TableName(engine, "attempts"),
+      [&](ByteReader& in) { has = in.U64() > 0; }));
   return has;
 }
 
