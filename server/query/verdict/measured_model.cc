@@ -45,13 +45,13 @@ MeasuredModel::MeasuredModel(const Twins& twins, std::uint32_t rank, OtherConvol
       others_(std::move(others)),
       rule_(NoiseOf(twins.all()), convolutions) {}
 
-std::map<std::uint64_t, bool> MeasuredModel::StepsFor(
-    const DiffPlan& plan, const std::set<std::uint64_t>& wanted,
-    std::optional<std::uint64_t> last_step) const {
+std::map<std::uint64_t, bool> MeasuredModel::StepsFor(const Twins& twins, const DiffPlan& plan,
+                                                      const std::set<std::uint64_t>& wanted,
+                                                      std::optional<std::uint64_t> last_step) {
   std::vector<std::uint64_t> shared;  // ascending
   for (const auto& [step, attempts] : plan.stored) {
-    const auto of_twins = twins_.steps().find(step);
-    const bool usable = of_twins != twins_.steps().end() && of_twins->second == attempts.first;
+    const auto of_twins = twins.steps().find(step);
+    const bool usable = of_twins != twins.steps().end() && of_twins->second == attempts.first;
     if (usable && !(last_step && step > *last_step)) shared.push_back(step);
   }
   std::map<std::uint64_t, bool> steps;
@@ -98,8 +98,10 @@ Result<RankTrail> MeasuredModel::Follow(std::uint64_t step, StepPairs& now) {
 Result<StepModel::Answer> MeasuredModel::Judge(std::uint64_t step, StepPairs& now) {
   std::vector<Twins::Step> twins;
   STATCOLLECT_ASSIGN_OR_RETURN(const auto measured, Measure(step, now, twins));
-  const std::vector<const RankTrail*> others =
-      others_ ? others_(step) : std::vector<const RankTrail*>();
+  std::vector<const RankTrail*> others;
+  if (others_) {
+    STATCOLLECT_ASSIGN_OR_RETURN(others, others_(step));
+  }
   return rule_.Judge(measured, others);
 }
 

@@ -21,17 +21,17 @@ namespace statcollect::query {
 class MeasuredModel final : public StepModel {
  public:
   // `rank`: A's. `others`: what other ranks have seen in a step.
-  using Others = std::function<std::vector<const RankTrail*>(std::uint64_t step)>;
+  using Others = std::function<Result<std::vector<const RankTrail*>>(std::uint64_t step)>;
   MeasuredModel(const Twins& twins, std::uint32_t rank,
                 OtherConvolutions convolutions = OtherConvolutions::kNone, Others others = {});
 
   // Which steps to read, and whether to judge them. The first steps show each tensor's own
   // rounding, and the step before the first difference shows what that one starts from. From there
   // on every step counts, up to kStepsInARow; later only those of `wanted`, each with the step
-  // before it. All are steps of the plan and of all twins.
-  std::map<std::uint64_t, bool> StepsFor(const DiffPlan& plan,
-                                         const std::set<std::uint64_t>& wanted,
-                                         std::optional<std::uint64_t> last_step) const;
+  // before it. All are steps of the plan and of all twins. `wanted`: not empty.
+  static std::map<std::uint64_t, bool> StepsFor(const Twins& twins, const DiffPlan& plan,
+                                                const std::set<std::uint64_t>& wanted,
+                                                std::optional<std::uint64_t> last_step);
   static constexpr std::size_t kStepsInARow = 32, kStepsAtFirst = 2;
 
   // Takes a step without judging it. Steps must ascend.

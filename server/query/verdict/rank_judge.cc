@@ -314,8 +314,8 @@ Result<Judgement> RankJudge::Judge(const std::set<std::uint64_t>& steps,
   Begin(Measured::kNot);
   if (twins_ != nullptr) {
     MeasuredModel model(*twins_, ranks_.a, MethodsAt(*steps.begin()).other_convolutions,
-                        [this](std::uint64_t step) { return trails_.OfOthers(place_, step); });
-    const Steps measured = model.StepsFor(plan_, wanted, last_step);
+                        [this](std::uint64_t step) { return trails_.Of(place_, step); });
+    const Steps measured = MeasuredModel::StepsFor(*twins_, plan_, wanted, last_step);
     const StepPairsReader reader(context_, plan_, place_, StepPairsReader::Order::kReport);
     STATCOLLECT_RETURN_IF_ERROR(JudgeSteps(model, reader, measured, setting, settings, stop));
     const std::uint64_t last = measured.empty() ? 0 : measured.rbegin()->first;
@@ -331,7 +331,7 @@ Result<Judgement> RankJudge::Judge(const std::set<std::uint64_t>& steps,
     }
   }
   GuessedModel model(MethodsAt(*steps.begin()), IdenticalStepsBefore(*steps.begin()),
-                     [&](std::uint64_t step) { return levels_.OfOthers(place_, step, stop); });
+                     [this](std::uint64_t step) { return levels_.Of(place_, step); });
   const StepPairsReader reader(context_, plan_, place_, StepPairsReader::Order::kExecution);
   STATCOLLECT_RETURN_IF_ERROR(JudgeSteps(
       model, reader, GuessedModel::StepsFor(plan_, wanted, last_step), setting, settings, stop));

@@ -19,9 +19,9 @@
 #include "server/query/settings/other_settings.h"
 #include "server/query/settings/scheduled.h"
 #include "server/query/verdict/jumps.h"
+#include "server/query/verdict/measured_rule.h"
 #include "server/query/verdict/noise_jumps.h"
-#include "server/query/verdict/rank_levels.h"
-#include "server/query/verdict/rank_trails.h"
+#include "server/query/verdict/other_ranks.h"
 #include "server/query/verdict/step_model.h"
 #include "server/query/verdict/step_pairs.h"
 
@@ -91,8 +91,8 @@ class RankJudge {
   // `levels`: what other ranks show, for a judgement with twins and without. All references must
   // outlive this.
   RankJudge(const DiffContext& context, const DiffPlan& plan, std::size_t place,
-            std::uint64_t agreeing, const Twins* twins, const RankTrails& trails,
-            RankLevels& levels)
+            std::uint64_t agreeing, const Twins* twins, OtherRanks<RankTrail>& trails,
+            OtherRanks<SharedLevels>& levels)
       : context_(context),
         plan_(plan),
         place_(place),
@@ -172,8 +172,8 @@ class RankJudge {
   const std::size_t place_;
   const RankPair ranks_;
   const Twins* const twins_;
-  const RankTrails& trails_;
-  RankLevels& levels_;
+  OtherRanks<RankTrail>& trails_;
+  OtherRanks<SharedLevels>& levels_;
   const std::uint64_t agreeing_;
   Judgement judgement_;
   std::uint64_t records_before_ = 0;  // in the steps before

@@ -1,11 +1,15 @@
 #include "server/query/verdict/root_search.h"
 
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "server/query/parallel.h"
+#include "server/query/verdict/guessed_model.h"
+#include "server/query/verdict/measured_model.h"
+#include "server/query/verdict/other_ranks.h"
 
 namespace statcollect::query {
 namespace {
@@ -42,12 +46,43 @@ Selection Select(const std::vector<Rank>& ranks, const DiffPlan& plan) {
   return all;
 }
 
-Result<RankTrails> FollowRanks(const RootQuestion& question, const Selection& selected,
+// One rank alone inherits nothing from others.
+template <typename Data, typename MakeFollow>
+std::vector<typename OtherRanks<Data>::Rank> Follow(const RootQuestion& question,
+                                                    const std::set<std::size_t>& places,
+                                                    StepPairsReader::Order order,
+                                                    const MakeFollow& make) {
+  std::vector<typename OtherRanks<Data>::Rank> ranks;
+  for (const std::size_t place : places) {
+    if (places.size() > 1)
+      ranks.push_back({place, {question.context, question.plan, place, order}, make(place)});
+  }
+  return ranks;
+}
+
+OtherRanks<RankTrail> TrailsOf(const RootQuestion& question, const Selection& selected,
                                const std::stop_token& stop) {
-  if (question.twins == nullptr || selected.places.size() < 2 || selected.steps.empty())
-    return RankTrails();
-  return RankTrails::Follow(question.context, question.plan, *question.twins, selected.places,
-                            selected.steps, question.last_step, stop);
+  const Twins* const twins = question.twins;
+  if (twins == nullptr || selected.steps.empty()) return {{}, {}, stop};
+  const auto make = [&](std::size_t place) {
+    return [model = std::make_shared<MeasuredModel>(*twins, question.plan.ranks[place].a)](
+               std::uint64_t step, StepPairs& now) { return model->Follow(step, now); };
+  };
+  return {Follow<RankTrail>(question, selected.places, StepPairsReader::Order::kReport, make),
+          MeasuredModel::StepsFor(*twins, question.plan, selected.steps, question.last_step), stop};
+}
+
+// How a kernel rounds enters what is expected, not what ranks inherit.
+OtherRanks<SharedLevels> LevelsOf(const RootQuestion& question, const Selection& selected,
+                                  const std::stop_token& stop) {
+  const auto make = [](std::size_t /*place*/) {
+    return [explainer = std::make_shared<Explainer>()](std::uint64_t /*step*/, StepPairs& now) {
+      explainer->Step(now.pairs);
+      return Result<SharedLevels>(explainer->Levels());
+    };
+  };
+  return {Follow<SharedLevels>(question, selected.places, StepPairsReader::Order::kExecution, make),
+          GuessedModel::StepsFor(question.plan, selected.steps, question.last_step), stop};
 }
 
 }  // namespace
@@ -75,9 +110,8 @@ Result<Judgement> FindRoot(const RootQuestion& question, const std::stop_token& 
   for (auto& [place, steps] : question.steps.Chosen())
     ranks.push_back({.place = place, .steps = steps});
   const Selection selected = Select(ranks, question.plan);
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto trails, FollowRanks(question, selected, stop));
-  RankLevels levels(question.context, question.plan, selected.places, selected.steps,
-                    question.last_step);
+  OtherRanks<RankTrail> trails = TrailsOf(question, selected, stop);
+  OtherRanks<SharedLevels> levels = LevelsOf(question, selected, stop);
   InParallel(ranks.size(), [&](std::size_t i) {
     Rank& rank = ranks[i];
     RankJudge judge(question.context, question.plan, rank.place,
