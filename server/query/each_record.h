@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/names.h"
 #include "common/status.h"
@@ -21,19 +22,19 @@ namespace statcollect::query {
 
 inline constexpr std::size_t kNamesMax = 100'000;  // kept to suggest one
 
-// Calls `take(rank, record)` for the wanted records of this kind, each as it is read: of each step
-// from the newest attempt that has it: that has tensors or scalars in it, or else records of this
-// kind. By rank; within a rank by attempt, the newest first; then by step. Request: has run, ranks,
-// steps.
-template <typename Record, typename Request, typename Take>
-Status ForEachRecord(RecordReader& store, const Request& request, const Take& take) {
-  STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto wanted, StepSet::Parse(request.steps));
+// Calls `take(attempt, rank, record)` for the wanted records of this kind, each as it is read: of
+// each step from the newest attempt that has it: that has tensors or scalars in it, or else records
+// of this kind. By rank; within a rank by attempt, the newest first; then by step. `ranks`: empty:
+// all.
+template <typename Record, typename Take>
+Status ForEachRecord(RecordReader& store, const RunView& view,
+                     const std::vector<std::uint32_t>& ranks, const StepSet& wanted,
+                     const Take& take) {
   STATCOLLECT_ASSIGN_OR_RETURN(auto owners, StepOwners::Of(view, wanted));
   const StepBounds bounds{.first = wanted.first(), .last = wanted.last()};
   const auto& attempts = view.attempts();
   for (const std::uint32_t rank : view.AllRanks()) {
-    if (!IsWanted(request.ranks, rank)) continue;
+    if (!IsWanted(ranks, rank)) continue;
     std::set<std::uint64_t> of_newer, own;  // steps
     for (std::size_t attempt = attempts.size(); attempt-- > 0;) {
       if (!view.ranks(attempt).contains(rank)) continue;
@@ -43,7 +44,7 @@ Status ForEachRecord(RecordReader& store, const Request& request, const Take& ta
           return Status::Ok();
         if (of_newer.contains(record.step)) return Status::Ok();
         if (attempt > 0) own.insert(own.end(), record.step);
-        return take(rank, record);
+        return take(attempt, rank, record);
       };
       STATCOLLECT_RETURN_IF_ERROR(store.Visit(attempts[attempt].id, rank, bounds, visitor));
       of_newer.merge(own);
@@ -51,6 +52,16 @@ Status ForEachRecord(RecordReader& store, const Request& request, const Take& ta
     }
   }
   return Status::Ok();
+}
+
+// The same with `take(rank, record)`. Request: has run, ranks, steps.
+template <typename Record, typename Request, typename Take>
+Status ForEachRecord(RecordReader& store, const Request& request, const Take& take) {
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto view, RunView::Open(store, request.run));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, StepSet::Parse(request.steps));
+  return ForEachRecord<Record>(
+      store, view, request.ranks, wanted,
+      [&](std::size_t, std::uint32_t rank, Record& record) { return take(rank, record); });
 }
 
 // Why a selection has nothing of a name: where the run has some, or the closest names.

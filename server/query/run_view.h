@@ -77,6 +77,16 @@ class RunView {
   // ids.
   Result<const RankCatalogue*> CatalogueOf(std::size_t attempt, std::uint32_t rank,
                                            std::uint64_t step, std::span<const StatColumns> blocks);
+  // The same of one record, which has an activation and a layout.
+  template <typename Record>
+  Result<const RankCatalogue*> CatalogueOf(std::size_t attempt, std::uint32_t rank,
+                                           const Record& record) {
+    const auto is_defined = [&](const RankCatalogue& catalogue) {
+      return record.activation < catalogue.activations.size() &&
+             record.layout < catalogue.layouts.size();
+    };
+    return CatalogueThat(is_defined, attempt, rank, record.step);
+  }
   // The same of one block.
   Result<const RankCatalogue*> CatalogueOf(std::size_t attempt, std::uint32_t rank,
                                            std::uint64_t step, const NumberColumns& block);

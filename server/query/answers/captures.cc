@@ -155,8 +155,8 @@ Status ListCaptures(const Context& context, const CapturesRequest& request,
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(context.store, request.run));
   STATCOLLECT_ASSIGN_OR_RETURN(const auto wanted, StepSet::Parse(request.steps));
   STATCOLLECT_ASSIGN_OR_RETURN(const auto requests, RequestsOf(context.store, view, request));
-  STATCOLLECT_ASSIGN_OR_RETURN(
-      const auto rows, FindCaptures(context.store, view, request.ranks, wanted, context.stop));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto rows,
+                               FindCaptures(context.store, view, request.ranks, wanted));
   for (const CaptureRequest& asked : requests) {
     v1::CaptureRequestRow& added = *out.add_requests();
     FillRequest(asked, added);

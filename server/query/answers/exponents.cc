@@ -123,7 +123,7 @@ template <typename Rows>
 Status AddAll(const Context& context, const ExponentsRequest& request, Rows rows,
               v1::ListExponentsResponse& out) {
   const auto add = [&](const ExponentsSeen& seen) { return rows.Add(seen); };
-  STATCOLLECT_RETURN_IF_ERROR(VisitExponents(context.store, request.of, context.stop, add));
+  STATCOLLECT_RETURN_IF_ERROR(VisitExponents(context.store, request.of, add));
   std::move(rows).MoveTo(out);
   return Status::Ok();
 }
@@ -142,7 +142,7 @@ Status NothingOf(const Context& context, const ExponentsSelection& asked) {
     return Status::Ok();
   };
   const ExponentsSelection all{.run = asked.run};
-  STATCOLLECT_RETURN_IF_ERROR(VisitExponents(context.store, all, context.stop, note));
+  STATCOLLECT_RETURN_IF_ERROR(VisitExponents(context.store, all, note));
   const std::string attempted =
       "exponents of '" + Printable(asked.activation) + "' in run '" + Printable(asked.run) + "': ";
   if (!steps.empty()) {

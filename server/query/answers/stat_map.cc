@@ -340,7 +340,7 @@ Status FillLossMap(const Context& context, const StatMapRequest& request,
   };
   const ExponentsSelection selection{
       .run = request.run, .kinds = request.kinds, .ranks = request.ranks, .steps = request.steps};
-  STATCOLLECT_RETURN_IF_ERROR(VisitExponents(context.store, selection, context.stop, take));
+  STATCOLLECT_RETURN_IF_ERROR(VisitExponents(context.store, selection, take));
   std::set<std::uint64_t> steps;
   for (const Loss& loss : losses) steps.insert(loss.step);
   const std::vector<std::uint64_t> columns(steps.begin(), steps.end());

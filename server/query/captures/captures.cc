@@ -9,6 +9,7 @@
 #include "common/names.h"
 #include "common/shape.h"
 #include "common/step_set.h"
+#include "server/query/each_record.h"
 #include "server/query/reports.h"
 #include "server/query/rows.h"
 #include "server/query/run_view.h"
@@ -39,63 +40,31 @@ std::string PlacesOf(const std::vector<CaptureRow>& rows) {
   return places;
 }
 
-// Everything that one rank of one attempt has captured in these steps.
-Status AddRows(RecordReader& store, RunView& view, std::size_t attempt, std::uint32_t rank,
-               const StepSet& wanted, std::vector<CaptureRow>* rows) {
-  const AttemptMeta& meta = view.attempts()[attempt];
-  STATCOLLECT_ASSIGN_OR_RETURN(
-      const auto found,
-      store.Captures(meta.id, rank, {.first = wanted.first(), .last = wanted.last()}));
-  if (found.empty()) return Status::Ok();
-  const auto catalogue =
-      view.Catalogue(attempt, rank);  // after the captures: it has what they need
-  if (!catalogue.ok()) return catalogue.status();
-  for (const StoredCapture& capture : found) {
-    if (!wanted.Contains(capture.step)) continue;
-    if (capture.activation >= (*catalogue)->activations.size() ||
-        capture.layout >= (*catalogue)->layouts.size()) {
-      return {Code::kDataLoss, "list captures of rank " + std::to_string(rank) + ", step " +
-                                   std::to_string(capture.step) +
-                                   ": found a capture of an undefined tensor"};
-    }
-    if (rows->size() >= kRowsMax) return TooManyRows("captures");
-    CaptureRow row{.run = view.run(),
-                   .rank = rank,
-                   .step = capture.step,
-                   .def = (*catalogue)->activations[capture.activation],
-                   .layout = (*catalogue)->layouts[capture.layout],
-                   .numel = NumelOf((*catalogue)->layouts[capture.layout].shape),
-                   .elements = capture.elements,
-                   .bytes = 0,
-                   .bytes_stored = capture.bytes_stored,
-                   .attempt = meta.number,
-                   .attempt_id = meta.id};
-    row.bytes = row.elements * DTypeBytes(row.layout.dtype);
-    rows->push_back(std::move(row));
-  }
-  return Status::Ok();
-}
-
 }  // namespace
 
 Result<std::vector<CaptureRow>> FindCaptures(RecordReader& store, RunView& view,
                                              const std::vector<std::uint32_t>& ranks,
-                                             const StepSet& wanted, const std::stop_token& stop) {
+                                             const StepSet& wanted) {
   std::vector<CaptureRow> rows;
-  for (std::size_t attempt = 0; attempt < view.attempts().size(); ++attempt) {
-    for (const auto& [rank, meta] : view.ranks(attempt)) {
-      if (stop.stop_requested()) return Cancelled();
-      if (!IsWanted(ranks, rank)) continue;
-      STATCOLLECT_RETURN_IF_ERROR(AddRows(store, view, attempt, rank, wanted, &rows));
-    }
-  }
-  if (view.attempts().size() > 1 && !rows.empty()) {
-    STATCOLLECT_ASSIGN_OR_RETURN(const auto owners, view.Steps(wanted));
-    std::erase_if(rows, [&](const CaptureRow& row) {
-      const auto owner = owners.find(row.step);
-      return owner != owners.end() && view.attempts()[owner->second].id != row.attempt_id;
-    });
-  }
+  const auto add = [&](std::size_t attempt, std::uint32_t rank,
+                       const StoredCapture& capture) -> Status {
+    if (rows.size() >= kRowsMax) return TooManyRows("captures");
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto catalogue, view.CatalogueOf(attempt, rank, capture));
+    const Layout& layout = catalogue->layouts[capture.layout];
+    rows.push_back({.run = view.run(),
+                    .rank = rank,
+                    .step = capture.step,
+                    .def = catalogue->activations[capture.activation],
+                    .layout = layout,
+                    .numel = NumelOf(layout.shape),
+                    .elements = capture.elements,
+                    .bytes = capture.elements * DTypeBytes(layout.dtype),
+                    .bytes_stored = capture.bytes_stored,
+                    .attempt = view.attempts()[attempt].number,
+                    .attempt_id = view.attempts()[attempt].id});
+    return Status::Ok();
+  };
+  STATCOLLECT_RETURN_IF_ERROR(ForEachRecord<StoredCapture>(store, view, ranks, wanted, add));
   const auto order = [](const CaptureRow& r) {
     return std::tuple(r.step, r.rank, r.attempt, r.def.id);
   };
@@ -108,10 +77,9 @@ namespace {
 
 // The one captured tensor that the request names.
 Result<CaptureRow> FindCapture(RecordReader& store, RunView& view,
-                               const ReadCaptureRequest& request, const std::string& attempted,
-                               const std::stop_token& stop) {
+                               const ReadCaptureRequest& request, const std::string& attempted) {
   const auto step = StepSet::Parse(std::to_string(request.step));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto rows, FindCaptures(store, view, {request.rank}, *step, stop));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto rows, FindCaptures(store, view, {request.rank}, *step));
   std::vector<CaptureRow> found;
   for (CaptureRow& row : rows) {
     const TensorKey& key = row.def.key;
@@ -122,7 +90,7 @@ Result<CaptureRow> FindCapture(RecordReader& store, RunView& view,
       found.push_back(std::move(row));
   }
   if (found.empty()) {
-    STATCOLLECT_ASSIGN_OR_RETURN(auto all, FindCaptures(store, view, {}, StepSet(), stop));
+    STATCOLLECT_ASSIGN_OR_RETURN(auto all, FindCaptures(store, view, {}, StepSet()));
     std::vector<CaptureRow> near;
     for (const CaptureRow& row : all) {
       if (row.def.key.name == request.activation) near.push_back(row);
@@ -151,9 +119,7 @@ Status ReadCapture(RecordReader& store, const ReadCaptureRequest& request,
   const std::string attempted =
       "read capture '" + Printable(request.activation) + "' of run '" + request.run + "'";
   STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, request.run));
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto found,
-                               FindCapture(store, view, request, attempted, stop));
-  const CaptureRow& row = found;
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto row, FindCapture(store, view, request, attempted));
   if (!row.complete()) {
     return {Code::kFailedPrecondition, attempted + ": " + std::to_string(row.bytes_stored) +
                                            " of " + std::to_string(row.bytes) +

@@ -50,7 +50,7 @@ struct ReadCaptureRequest {
 // `ranks`: empty: all. Reads no values.
 Result<std::vector<CaptureRow>> FindCaptures(RecordReader& store, RunView& view,
                                              const std::vector<std::uint32_t>& ranks,
-                                             const StepSet& wanted, const std::stop_token& stop);
+                                             const StepSet& wanted);
 
 // Calls head once, then data for each part of the values, in order; their errors end the call.
 // kNotFound: not captured; lists what is. kInvalidArgument: several match; lists them.

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -48,11 +47,9 @@ struct ExponentsSeen {
   double ShareLostIn(DType format) const;
 };
 
-// Calls `take` for each histogram, in any order of steps; its error ends the call. A step's
-// histograms come from the newest launch that has the step. Memory: a rank's records of some steps.
-// kNotFound: no such run; kCancelled: `stop`, checked between reads of some steps.
+// Calls `take` for each histogram as it is read, in the order of ForEachRecord; its error ends the
+// call. A step's histograms come from the newest launch that has the step. kNotFound: no such run.
 Status VisitExponents(RecordReader& store, const ExponentsSelection& selection,
-                      const std::stop_token& stop,
                       const std::function<Status(ExponentsSeen)>& take);
 
 }  // namespace statcollect::query
