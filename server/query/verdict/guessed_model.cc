@@ -25,13 +25,15 @@ std::map<std::uint64_t, bool> GuessedModel::StepsFor(const DiffPlan& plan,
   return all;
 }
 
-Result<StepModel::Answer> GuessedModel::Judge(std::uint64_t step, StepPairs& now) {
+Result<JudgedStep> GuessedModel::Judge(std::uint64_t step, StepPairs& now) {
   std::vector<const SharedLevels*> others;
   if (others_) {
     STATCOLLECT_ASSIGN_OR_RETURN(others, others_(step));
   }
   rows_.Step(now.pairs, {});
-  Answer answer{.explained = explainer_.Step(now.pairs, others)};
+  JudgedStep answer{.explained = explainer_.Step(now.pairs, others),
+                    .data_dependent = &rows_.varying(),
+                    .noise_driven = &explainer_.noise_driven()};
   answer.jumps = finder_.Find(answer.explained);
   return answer;
 }

@@ -12,12 +12,14 @@
 
 #include "common/status.h"
 #include "server/query/compare/diff_plan.h"
+#include "server/query/verdict/jumps.h"
 #include "server/query/verdict/row_counts.h"
-#include "server/query/verdict/step_model.h"
+#include "server/query/verdict/step_pairs.h"
 
 namespace statcollect::query {
 
-class GuessedModel final : public StepModel {
+// For one rank. Steps must ascend. Not thread-safe.
+class GuessedModel {
  public:
   // `identical_steps`: number of steps before the first one to judge, all equal bit for bit.
   // `others`: what other ranks' records differ by in a step.
@@ -31,16 +33,12 @@ class GuessedModel final : public StepModel {
                                                 const std::set<std::uint64_t>& wanted,
                                                 std::optional<std::uint64_t> last_step);
 
-  Result<Answer> Judge(std::uint64_t step, StepPairs& now) override;
-  const std::set<std::string>& data_dependent() const override { return rows_.varying(); }
-  bool measures_noise() const override { return false; }
-  std::size_t ChooseJump(std::span<const Explained> step,
-                         std::span<const Jump> jumps) const override {
-    return query::ChooseJump(step, jumps);
+  // Names must outlive the model.
+  Result<JudgedStep> Judge(std::uint64_t step, StepPairs& now);
+  static std::size_t ChooseJump(const JudgedStep& step) {
+    return query::ChooseJump(step.explained, step.jumps);
   }
-  const std::unordered_set<std::string_view>& noise_driven() const override {
-    return explainer_.noise_driven();
-  }
+  static constexpr bool kMeasuresNoise = false;
 
  private:
   Explainer explainer_;

@@ -7,11 +7,13 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -41,6 +43,21 @@ struct Jump {
   bool of_outer = false;              // kSetting: the setting belongs to an enclosing module
   bool stands_out = false;            // kSetting: the tensor would be a jump without the setting
   std::optional<Confidence> confidence;  // set if it was measured from twins
+};
+
+// What rounding explains of a step, and what it does not: measured from twins, or guessed by rules.
+struct JudgedStep {
+  std::vector<Explained> explained;  // one for each pair, in their order; points into the pairs
+  std::vector<Jump> jumps;           // differences that are not explained; indices ascend
+  // Outputs that differ far beyond the noise while the losses, gradients and updates of the step do
+  // not: rows that nothing reads, such as padding under another attention. They are not among the
+  // jumps. Indices.
+  std::vector<std::size_t> without_effect;
+  // SpreadName of tensors whose rows depend on the data, as far as known. Where noise is measured,
+  // other rows are judged with the step. Valid until the next step is judged.
+  const std::set<std::string>* data_dependent = nullptr;
+  // Parameters whose gradient was zero except for rounding in some step so far. As long.
+  const std::unordered_set<std::string_view>* noise_driven = nullptr;
 };
 
 // Finds the jumps of one rank. Steps must ascend; remembers the ratios of earlier steps. Not

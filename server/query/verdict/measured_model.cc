@@ -95,7 +95,7 @@ Result<RankTrail> MeasuredModel::Follow(std::uint64_t step, StepPairs& now) {
   return rule_.Follow(measured);
 }
 
-Result<StepModel::Answer> MeasuredModel::Judge(std::uint64_t step, StepPairs& now) {
+Result<JudgedStep> MeasuredModel::Judge(std::uint64_t step, StepPairs& now) {
   std::vector<Twins::Step> twins;
   STATCOLLECT_ASSIGN_OR_RETURN(const auto measured, Measure(step, now, twins));
   std::vector<const RankTrail*> others;
@@ -103,11 +103,6 @@ Result<StepModel::Answer> MeasuredModel::Judge(std::uint64_t step, StepPairs& no
     STATCOLLECT_ASSIGN_OR_RETURN(others, others_(step));
   }
   return rule_.Judge(measured, others);
-}
-
-std::size_t MeasuredModel::ChooseJump(std::span<const Explained> /*step*/,
-                                      std::span<const Jump> jumps) const {
-  return rule_.ChooseJump(jumps);
 }
 
 }  // namespace statcollect::query

@@ -12,13 +12,13 @@
 #include "server/query/compare/diff_plan.h"
 #include "server/query/pairs/twins.h"
 #include "server/query/verdict/measured_rule.h"
-#include "server/query/verdict/step_model.h"
+#include "server/query/verdict/step_pairs.h"
 
 namespace statcollect::query {
 
 // Borrows the twins. Cost: reads each step of every twin. Memory: one step of the rank for each
 // twin.
-class MeasuredModel final : public StepModel {
+class MeasuredModel {
  public:
   // `rank`: A's. `others`: what other ranks have seen in a step.
   using Others = std::function<Result<std::vector<const RankTrail*>>(std::uint64_t step)>;
@@ -36,14 +36,10 @@ class MeasuredModel final : public StepModel {
 
   // Takes a step without judging it. Steps must ascend.
   Result<RankTrail> Follow(std::uint64_t step, StepPairs& now);
-  Result<Answer> Judge(std::uint64_t step, StepPairs& now) override;
-  const std::set<std::string>& data_dependent() const override { return rule_.rows().varying(); }
-  bool measures_noise() const override { return true; }
-  std::size_t ChooseJump(std::span<const Explained> step,
-                         std::span<const Jump> jumps) const override;
-  const std::unordered_set<std::string_view>& noise_driven() const override {
-    return rule_.noise_driven();
-  }
+  // Names must outlive the model.
+  Result<JudgedStep> Judge(std::uint64_t step, StepPairs& now);
+  std::size_t ChooseJump(const JudgedStep& step) const { return rule_.ChooseJump(step.jumps); }
+  static constexpr bool kMeasuresNoise = true;
   // Whether any twin has differed from A so far.
   bool noise_arrived() const { return rule_.noise_arrived(); }
 

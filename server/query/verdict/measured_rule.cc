@@ -350,12 +350,12 @@ std::vector<std::size_t> MeasuredRule::WithoutEffect(std::span<const MeasuredRec
   return gradients ? outputs : std::vector<std::size_t>();
 }
 
-StepModel::Answer MeasuredRule::Judge(const MeasuredStep& step,
-                                      std::span<const RankTrail* const> others) {
+JudgedStep MeasuredRule::Judge(const MeasuredStep& step, std::span<const RankTrail* const> others) {
   ++steps_;
   std::vector<MeasuredRecord> records = Measure(step);
   Judged judged = JudgeRecords(records, step, others, /*outputs_count=*/true);
-  StepModel::Answer answer;
+  JudgedStep answer{.data_dependent = &meter_.rows().varying(),
+                    .noise_driven = &meter_.noise_driven()};
   answer.without_effect = WithoutEffect(records, step, others, judged);
   for (const std::size_t i : answer.without_effect)
     std::fill(records[i].carried.begin(), records[i].carried.end(), 0.0);

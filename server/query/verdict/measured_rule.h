@@ -9,18 +9,12 @@
 #ifndef STATCOLLECT_SERVER_QUERY_VERDICT_MEASURED_RULE_H_
 #define STATCOLLECT_SERVER_QUERY_VERDICT_MEASURED_RULE_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <optional>
-#include <set>
 #include <span>
-#include <string>
 #include <string_view>
-#include <tuple>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "server/query/pairs/tensor_pair.h"
@@ -28,9 +22,7 @@
 #include "server/query/verdict/jumps.h"
 #include "server/query/verdict/kernels.h"
 #include "server/query/verdict/noise_meter.h"
-#include "server/query/verdict/row_counts.h"
 #include "server/query/verdict/running_means.h"
-#include "server/query/verdict/step_model.h"
 #include "server/query/verdict/sum_lengths.h"
 
 namespace statcollect::query {
@@ -65,18 +57,15 @@ class MeasuredRule {
                         OtherConvolutions convolutions = OtherConvolutions::kNone);
 
   // Names must outlive this. `others`: the trails of other ranks in the step.
-  StepModel::Answer Judge(const MeasuredStep& step, std::span<const RankTrail* const> others = {});
+  JudgedStep Judge(const MeasuredStep& step, std::span<const RankTrail* const> others = {});
   // Takes a step without judging it.
   RankTrail Follow(const MeasuredStep& step);
   // The jump that is the root: the first one; of those computed at once, the largest. `jumps`:
   // those of a step, not empty.
   std::size_t ChooseJump(std::span<const Jump> jumps) const;
 
-  const RowCounts& rows() const { return meter_.rows(); }
   // Whether any twin has ever differed from A.
   bool noise_arrived() const { return meter_.noise_arrived(); }
-  // Parameters whose gradient has been nothing but noise so far.
-  const std::unordered_set<std::string_view>& noise_driven() const { return meter_.noise_driven(); }
 
  private:
   std::vector<MeasuredRecord> Measure(const MeasuredStep& step);

@@ -344,7 +344,8 @@ void RankJudge::Begin(Measured measured) {
   judgement_ = {.measured = measured};
 }
 
-Status RankJudge::JudgeSteps(StepModel& model, const StepPairsReader& reader, const Steps& steps,
+template <typename Model>
+Status RankJudge::JudgeSteps(Model& model, const StepPairsReader& reader, const Steps& steps,
                              const std::optional<OtherSetting>& scalar, RecordedSettings& recorded,
                              const std::stop_token& stop) {
   Judgement& all = judgement_;
@@ -354,23 +355,23 @@ Status RankJudge::JudgeSteps(StepModel& model, const StepPairsReader& reader, co
     STATCOLLECT_RETURN_IF_ERROR(reader.Read(step, now));
     if (!all.loss_scales && now.loss_scales.Ratio()) all.loss_scales = now.loss_scales;
     STATCOLLECT_ASSIGN_OR_RETURN(auto answer, model.Judge(step, now));
-    auto& [explained, jumps, without_effect] = answer;
-    (model.measures_noise() ? all.data_dependent : all.unjudged_rows) = model.data_dependent();
+    auto& [explained, jumps, without_effect, data_dependent, noise_driven] = answer;
+    (Model::kMeasuresNoise ? all.data_dependent : all.unjudged_rows) = *data_dependent;
     if (judged && !without_effect.empty()) NoteWithoutEffect(step, explained, without_effect);
-    all.noise_driven.insert(model.noise_driven().begin(), model.noise_driven().end());
+    all.noise_driven.insert(noise_driven->begin(), noise_driven->end());
     if (judged) {
       STATCOLLECT_RETURN_IF_ERROR(AddSettingJumps(step, scalar, recorded, explained, jumps));
       NoiseOfStep noise;  // of repeats of A
       if (!jumps.empty()) {
         const NoisePlace place{plan_.steps.at(step).first, ranks_.a, step};
         STATCOLLECT_ASSIGN_OR_RETURN(noise, ReadNoise(context_, place));
-        if (!model.measures_noise())
+        if (!Model::kMeasuresNoise)
           STATCOLLECT_RETURN_IF_ERROR(LeaveOutNoise(context_, place, noise, explained, jumps));
       }
       if (!context_.exact) LeaveOutNearTies(context_.near_ties, step, explained, jumps);
       Arrange(jumps);
       if (!jumps.empty()) {
-        const std::size_t chosen = model.ChooseJump(explained, jumps);
+        const std::size_t chosen = model.ChooseJump(answer);
         STATCOLLECT_ASSIGN_OR_RETURN(auto caveat,
                                      CaveatOf(reader, step, now, explained, jumps[chosen]));
         all.found = MakeRoot(step, explained, jumps, chosen, caveat, noise);

@@ -22,7 +22,6 @@
 #include "server/query/verdict/measured_rule.h"
 #include "server/query/verdict/noise_jumps.h"
 #include "server/query/verdict/other_ranks.h"
-#include "server/query/verdict/step_model.h"
 #include "server/query/verdict/step_pairs.h"
 
 namespace statcollect::query {
@@ -129,9 +128,10 @@ class RankJudge {
     std::optional<OtherSettings> in_all_steps;  // set if there are no events: the same in each step
   };
   void Begin(Measured measured);
-  // Judges the steps by a model: the differences that it leaves unexplained, and settings that
-  // differ.
-  Status JudgeSteps(StepModel& model, const StepPairsReader& reader, const Steps& steps,
+  // Judges the steps by a model, measured or guessed: the differences that it leaves unexplained,
+  // and settings that differ.
+  template <typename Model>
+  Status JudgeSteps(Model& model, const StepPairsReader& reader, const Steps& steps,
                     const std::optional<OtherSetting>& scalar, RecordedSettings& recorded,
                     const std::stop_token& stop);
   Result<RecordedSettings> ReadSettings(const Attempts& attempts) const;
