@@ -8,7 +8,7 @@
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
 #include "server/query/compare/distance.h"
-#include "server/query/compare/rank_step_diff.h"
+#include "server/query/compare/pair_judge.h"
 #include "server/query/compare/step_order.h"
 
 namespace statcollect::query::cause {
@@ -46,12 +46,8 @@ Divergence RowOfGradient(const Pair& pair, const Divergence& root) {
   Divergence row = MakeRow(*pair.a->def, root.step, root.rank);
   row.rank_b = root.rank_b;
   row.segment = root.segment;
-  SetComparison(row, Compare(*pair.a, *pair.b, root.tolerance, /*exact=*/false));
+  FillPair(row, Compare(*pair.a, *pair.b, root.tolerance, /*exact=*/false), *pair.a, *pair.b);
   if (row.reason == Reason::kUnspecified) row.reason = Reason::kNumeric;
-  row.a = MakeSide(*pair.a);
-  row.b = MakeSide(*pair.b);
-  const std::string& name_b = pair.b->def->key.name;
-  if (name_b != pair.key().name) row.activation_b = name_b;
   return row;
 }
 

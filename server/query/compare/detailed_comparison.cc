@@ -103,11 +103,7 @@ class DetailedComparison {
       std::optional<Divergence> alone;
       if (kept) to_.rows.push_back({place, NewRow(def, place)});
       Divergence& row = kept ? to_.rows.back().row : alone.emplace(NewRow(def, place));
-      SetComparison(row, comparison);
-      row.a = MakeSide(*pair.a);
-      row.b = MakeSide(*pair.b);
-      if (pair.b->def != nullptr && pair.b->def->key.name != key.name)
-        row.activation_b = pair.b->def->key.name;
+      FillPair(row, comparison, *pair.a, *pair.b);
       if (previous.def != nullptr) {
         row.previous = previous.def->key.name;
         row.previous_distance = previous.distance;

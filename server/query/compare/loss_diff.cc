@@ -21,10 +21,6 @@ std::vector<std::string> Minus(const std::set<std::string>& a, const std::set<st
   return rest;
 }
 
-using LossName = std::pair<std::string, std::uint32_t>;  // and its micro-batch
-
-LossName NameOf(const ScalarRecord& scalar) { return {scalar.name, scalar.micro_batch}; }
-
 // Whether the words are a part of the text by themselves, in any case: "gen" in "gen/loss" and
 // "loss_Gen", not in "general_loss".
 bool Names(std::string_view text, std::string_view words) {
@@ -101,17 +97,42 @@ std::string LossDiff::FactorText(const std::string& run_a, const std::string& ru
          ", and its losses are those of a part";
 }
 
+std::vector<const ScalarRecord*> PairLosses(std::span<const ScalarRecord> a,
+                                            std::span<const ScalarRecord> b) {
+  std::map<std::pair<std::string_view, std::uint32_t>, std::deque<const ScalarRecord*>> unpaired;
+  for (const ScalarRecord& loss : b) unpaired[{loss.name, loss.micro_batch}].push_back(&loss);
+  std::vector<const ScalarRecord*> counterparts;
+  for (const ScalarRecord& loss : a) {
+    auto& left = unpaired[{loss.name, loss.micro_batch}];
+    counterparts.push_back(left.empty() ? nullptr : left.front());
+    if (!left.empty()) left.pop_front();
+  }
+  return counterparts;
+}
+
 bool LossesDiffer(const std::vector<ScalarRecord>& a, const std::vector<ScalarRecord>& b) {
   if (a == b) return false;
-  std::map<LossName, std::deque<double>> values_b;
-  for (const ScalarRecord& scalar : b) values_b[NameOf(scalar)].push_back(scalar.value);
-  return std::any_of(a.begin(), a.end(), [&](const ScalarRecord& scalar) {
-    const auto other = values_b.find(NameOf(scalar));
-    if (other == values_b.end() || other->second.empty()) return false;
-    const double value = other->second.front();
-    other->second.pop_front();
-    return RelativeDifference(scalar.value, value) != 0;
-  });
+  const auto counterparts = PairLosses(a, b);
+  return !std::equal(a.begin(), a.end(), counterparts.begin(),
+                     [](const ScalarRecord& loss, const ScalarRecord* other) {
+                       return other == nullptr || RelativeDifference(loss.value, other->value) == 0;
+                     });
+}
+
+Divergence MakeLossRow(const DiffContext& context, std::uint64_t step, std::uint32_t rank,
+                       const ScalarRecord& of_a, double value_b, double distance) {
+  Divergence row{.step = step,
+                 .micro_batch = of_a.micro_batch,
+                 .rank = rank,
+                 .stage = Stage::kLoss,
+                 .activation = of_a.name};
+  row.distance = distance;
+  row.distance_kind = DistanceKind::kStatistics;
+  row.tolerance = context.tolerance.value_or(DefaultTolerance(DType::kF32, DType::kF32));
+  row.mode = Name(Mode::kTrain);
+  row.a = ObservationSide{.value = of_a.value};
+  row.b = ObservationSide{.value = value_b};
+  return row;
 }
 
 std::vector<Spot> SpotsOfLosses(std::span<const Observation> step,
@@ -134,27 +155,22 @@ double LossFactor(const DiffContext& context, double a, double b) {
 }
 
 Status LossDiff::Compare(RankStepFindings& at) {
-  std::map<LossName, std::deque<double>> losses_b;
-  for (const ScalarRecord& scalar : at.losses_b) {
-    losses_b[NameOf(scalar)].push_back(scalar.value);
-    names_b_.insert(scalar.name);
-    ++alone_;
-  }
+  const auto counterparts = PairLosses(at.losses_a, at.losses_b);
+  for (const ScalarRecord& loss : at.losses_b) names_b_.insert(loss.name);
+  alone_ += at.losses_b.size();
   std::uint64_t position = 0;
   for (std::size_t i = 0; i < at.losses_a.size(); ++i) {
-    const ScalarRecord& scalar = at.losses_a[i];
-    names_a_.insert(scalar.name);
-    const auto other = losses_b.find(NameOf(scalar));
-    if (other == losses_b.end() || other->second.empty()) {
+    const ScalarRecord& loss = at.losses_a[i];
+    names_a_.insert(loss.name);
+    if (counterparts[i] == nullptr) {
       ++alone_;
       continue;
     }
-    const Spot spot = at.loss_spots.empty() ? Spot{0, scalar.micro_batch} : at.loss_spots[i];
+    --alone_;
+    const Spot spot = at.loss_spots.empty() ? Spot{0, loss.micro_batch} : at.loss_spots[i];
     ReportOrder place = MakeReportOrder(Stage::kLoss, spot.pass, false, ++position, at.ranks.a);
     place.segment = spot.segment;
-    STATCOLLECT_RETURN_IF_ERROR(ComparePair(scalar, other->second.front(), place, at));
-    other->second.pop_front();
-    --alone_;
+    STATCOLLECT_RETURN_IF_ERROR(ComparePair(loss, counterparts[i]->value, place, at));
   }
   return Status::Ok();
 }
@@ -183,19 +199,10 @@ Status LossDiff::ComparePair(const ScalarRecord& a, double b, const ReportOrder&
     WeighByNoise(noise, context_.noise_allows, comparison);
   }
   const bool diverged = comparison.agreement == Agreement::kDiverged;
-  Divergence row{.step = at.step,
-                 .micro_batch = a.micro_batch,
-                 .rank = at.ranks.a,
-                 .stage = Stage::kLoss,
-                 .activation = a.name};
-  row.distance = distance;
-  row.distance_kind = DistanceKind::kStatistics;
+  Divergence row = MakeLossRow(context_, at.step, at.ranks.a, a, b, distance);
   row.tolerance = comparison.tolerance;
   row.times_noise = comparison.times_noise;
-  row.mode = Name(Mode::kTrain);
   row.segment = place.segment;
-  row.a = ObservationSide{.value = a.value};
-  row.b = ObservationSide{.value = b};
   row.reason = !diverged              ? Reason::kBitwise
                : std::isinf(distance) ? Reason::kNonfinite
                                       : Reason::kNumeric;

@@ -14,8 +14,17 @@
 
 namespace statcollect::query {
 
+// Of each loss in `a`, its counterpart in `b`, or null. If one was logged several times in a step,
+// the first belongs to the first, the second to the second, and so on. Points into `b`.
+std::vector<const ScalarRecord*> PairLosses(std::span<const ScalarRecord> a,
+                                            std::span<const ScalarRecord> b);
+
 // Whether a loss that both have in the step differs.
 bool LossesDiffer(const std::vector<ScalarRecord>& a, const std::vector<ScalarRecord>& b);
+
+// The row of a loss, without a reason. `of_a`: its name, micro-batch and value.
+Divergence MakeLossRow(const DiffContext& context, std::uint64_t step, std::uint32_t rank,
+                       const ScalarRecord& of_a, double value_b, double distance);
 
 // The position of each loss in the rank's step, as far as its records and the losses' names show;
 // empty if the step has one segment. `step`: all its records, in the order of execution.
@@ -32,8 +41,7 @@ class LossDiff {
  public:
   explicit LossDiff(const DiffContext& context) : context_(context) {}
 
-  // Adds to the findings' tally, rows and first bitwise difference. If a loss was logged several
-  // times in a step, the first is compared with the first, the second with the second, and so on.
+  // Adds to the findings' tally, rows and first bitwise difference.
   Status Compare(RankStepFindings& at);
 
   // Names that only one run has.

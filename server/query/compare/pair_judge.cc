@@ -24,4 +24,12 @@ double PairJudge::NoiseOf(std::uint32_t id_a) {
   return id_a < noise_->size() ? (*noise_)[id_a] : 0;
 }
 
+void FillPair(Divergence& row, const Comparison& comparison, const Observation& a,
+              const Observation& b) {
+  SetComparison(row, comparison);
+  row.a = MakeSide(a);
+  row.b = MakeSide(b);
+  if (b.def != nullptr && b.def->key.name != row.activation) row.activation_b = b.def->key.name;
+}
+
 }  // namespace statcollect::query

@@ -34,6 +34,10 @@ class PairJudge {
   std::optional<std::vector<double>> noise_;
 };
 
+// Fills in the comparison, both sides and B's name, if it is another one. The row has A's name.
+void FillPair(Divergence& row, const Comparison& comparison, const Observation& a,
+              const Observation& b);
+
 }  // namespace statcollect::query
 
 #endif  // STATCOLLECT_SERVER_QUERY_COMPARE_PAIR_JUDGE_H_

@@ -93,13 +93,15 @@ Status LoadedWeights::CompareSide(bool in_a, RankStepFindings& at) {
   std::map<std::uint32_t, const Observation*> loaded;
   for (const Observation& seen : now.observations) loaded[seen.def->id] = &seen;
   std::vector<MissingRecord> rest;
+  PairJudge judge(context_, at);
   for (MissingRecord& missing : at.missing) {
     bool compared = false;
     const auto found = loaded.find(missing.id);
     if (missing.in_a == in_a && found != loaded.end() && IsLoaded(missing, at))
-      STATCOLLECT_RETURN_IF_ERROR(ComparePair(*found->second, updated, missing, at, &compared));
+      compared = ComparePair(*found->second, updated, missing, judge, at);
     if (!compared) rest.push_back(std::move(missing));
   }
+  STATCOLLECT_RETURN_IF_ERROR(judge.status());
   if (rest.size() < at.missing.size()) {
     notes_.insert(having.run() + " was launched again at step " + std::to_string(at.step) +
                   "; its weights as loaded there were compared with those of " + lacking.run() +
@@ -109,8 +111,10 @@ Status LoadedWeights::CompareSide(bool in_a, RankStepFindings& at) {
   return Status::Ok();
 }
 
-Status LoadedWeights::ComparePair(const Observation& loaded, const Updated& updated,
-                                  MissingRecord& missing, RankStepFindings& at, bool* compared) {
+// By the noise of the weight after its next update, because repeats of A may not have loaded
+// anything here.
+bool LoadedWeights::ComparePair(const Observation& loaded, const Updated& updated,
+                                MissingRecord& missing, PairJudge& judge, RankStepFindings& at) {
   const Alignment& alignment = *at.alignment;
   // Looks for the weight under its name in the other run, which may differ.
   TensorKey key = AfterUpdate(loaded.def->key);
@@ -121,13 +125,11 @@ Status LoadedWeights::ComparePair(const Observation& loaded, const Updated& upda
   if (other != Alignment::kNone)
     key = (missing.in_a ? alignment.a() : alignment.b()).activations[other].key;
   const auto found = updated.find({key.kind, key.name, key.output_path});
-  if (found == updated.end()) return Status::Ok();
+  if (found == updated.end()) return false;
   const Observation& a = missing.in_a ? *found->second : loaded;
   const Observation& b = missing.in_a ? loaded : *found->second;
-  Comparison comparison = query::Compare(a, b, context_.tolerance, context_.exact);
-  STATCOLLECT_RETURN_IF_ERROR(
-      Weigh((missing.in_a ? other : id.value_or(Alignment::kNone)), at, comparison));
-  *compared = true;
+  const Comparison comparison =
+      judge(a, b, missing.in_a ? other : id.value_or(Alignment::kNone), /*interval=*/true);
   at.tally.Count(comparison, Stage::kWeights);
   const std::uint32_t mark = missing.in_a ? alignment.a_of(missing.id) : missing.id;
   const bool diverged = comparison.agreement == Agreement::kDiverged;
@@ -135,31 +137,14 @@ Status LoadedWeights::ComparePair(const Observation& loaded, const Updated& upda
   if (mark != Alignment::kNone && diverged) alignment.MarkA(mark, Alignment::kDiverged);
   if (comparison.agreement == Agreement::kIdentical ||
       comparison.agreement == Agreement::kIncomparable)
-    return Status::Ok();
+    return true;
   auto& [place, row] = missing.placed;
-  SetComparison(row, comparison);
-  row.a = MakeSide(a);
-  row.b = MakeSide(b);
-  if (key.name != loaded.def->key.name) {
-    row.activation = a.def->key.name;
-    row.activation_b = b.def->key.name;
-  }
+  row.activation = a.def->key.name;
+  FillPair(row, comparison, a, b);
   if (!(at.first_bitwise && at.first_bitwise->place < place))
     at.first_bitwise = PlacedRow{place, row};
   if (diverged) at.rows.push_back({place, std::move(row)});
-  return Status::Ok();
-}
-
-// Uses the noise of the weight after its next update, because repeats of A may not have loaded
-// anything here.
-Status LoadedWeights::Weigh(std::uint32_t id_a, RankStepFindings& at, Comparison& comparison) {
-  const bool by_size =
-      comparison.reason == Reason::kNumeric || comparison.reason == Reason::kNonfinite;
-  if (context_.noise == nullptr || context_.exact || !by_size || id_a == Alignment::kNone)
-    return Status::Ok();
-  STATCOLLECT_ASSIGN_OR_RETURN(auto noise, context_.noise->At(at.attempt_a, at.ranks.a, at.step));
-  if (id_a < noise.size()) WeighByNoise(noise[id_a], context_.noise_allows, comparison);
-  return Status::Ok();
+  return true;
 }
 
 }  // namespace statcollect::query

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "common/status.h"
+#include "server/query/compare/pair_judge.h"
 #include "server/query/compare/rank_step_diff.h"
 
 namespace statcollect::query {
@@ -47,9 +48,9 @@ class LoadedWeights {
   // The previous step of one rank; empty if the run has no statistics of it.
   Result<std::optional<StepData>> ReadBefore(bool of_a, std::uint32_t rank, std::uint64_t step);
   Status CompareSide(bool in_a, RankStepFindings& at);
-  Status ComparePair(const Observation& loaded, const Updated& updated, MissingRecord& missing,
-                     RankStepFindings& at, bool* compared);
-  Status Weigh(std::uint32_t id_a, RankStepFindings& at, Comparison& comparison);
+  // Whether it found a counterpart.
+  bool ComparePair(const Observation& loaded, const Updated& updated, MissingRecord& missing,
+                   PairJudge& judge, RankStepFindings& at);
 
   const DiffContext& context_;
   std::set<std::string> notes_;

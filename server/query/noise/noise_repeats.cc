@@ -6,6 +6,7 @@
 #include "common/names.h"
 #include "common/step_set.h"
 #include "server/query/compare/distance.h"
+#include "server/query/compare/loss_diff.h"
 #include "server/query/compare/paired_step.h"
 #include "server/query/compare/step_order.h"
 
@@ -140,14 +141,10 @@ Result<double> RepeatNoise::OfLoss(std::uint32_t rank, std::uint64_t step,
     STATCOLLECT_ASSIGN_OR_RETURN(const auto a, a_.Scalars(spot->attempt_a, rank, at));
     STATCOLLECT_ASSIGN_OR_RETURN(const auto b,
                                  repeat->view.Scalars(spot->attempt_repeat, rank, at));
-    const auto wanted = [&](const ScalarRecord& scalar) {
-      return scalar.name == name && scalar.micro_batch == micro_batch;
-    };
-    auto x = std::find_if(a.begin(), a.end(), wanted), y = std::find_if(b.begin(), b.end(), wanted);
-    while (x != a.end() && y != b.end()) {
-      noise = std::max(noise, RelativeDifference(x->value, y->value));
-      x = std::find_if(x + 1, a.end(), wanted);
-      y = std::find_if(y + 1, b.end(), wanted);
+    const auto counterparts = PairLosses(a, b);
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      if (a[i].name == name && a[i].micro_batch == micro_batch && counterparts[i] != nullptr)
+        noise = std::max(noise, RelativeDifference(a[i].value, counterparts[i]->value));
     }
   }
   return noise;

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "server/query/compare/loss_diff.h"
+
 namespace statcollect::query {
 namespace {
 
@@ -14,24 +16,17 @@ std::vector<double> NoiseOf(const std::vector<TwinOf>& twins) {
   return ulps;
 }
 
-// Of each loss, the twin's value; of several with a name and micro-batch, in their order.
+// Of each loss, the twin's value.
 std::vector<std::optional<double>> LossesOf(std::span<const TensorPair> pairs,
                                             std::span<const ScalarRecord> of_a,
-                                            std::vector<ScalarRecord> scalars) {
+                                            std::span<const ScalarRecord> of_twin) {
+  const auto counterparts = PairLosses(of_a, of_twin);
   std::vector<std::optional<double>> losses(pairs.size());
   for (std::size_t i = 0; i < pairs.size(); ++i) {
-    if (pairs[i].loss == nullptr) continue;
-    const auto own = std::find_if(of_a.begin(), of_a.end(), [&](const ScalarRecord& scalar) {
-      return &scalar.name == pairs[i].loss;
-    });
-    const auto other =
-        std::find_if(scalars.begin(), scalars.end(), [&](const ScalarRecord& scalar) {
-          return own != of_a.end() && scalar.name == own->name &&
-                 scalar.micro_batch == own->micro_batch;
-        });
-    if (other == scalars.end()) continue;
-    losses[i] = other->value;
-    scalars.erase(other);
+    for (std::size_t own = 0; own < of_a.size(); ++own) {
+      if (pairs[i].loss == &of_a[own].name && counterparts[own] != nullptr)
+        losses[i] = counterparts[own]->value;
+    }
   }
   return losses;
 }

@@ -9,6 +9,8 @@
 #include "common/names.h"
 #include "common/saturating.h"
 #include "server/query/compare/distance.h"
+#include "server/query/compare/loss_diff.h"
+#include "server/query/compare/pair_judge.h"
 #include "server/query/compare/roundoff.h"
 #include "server/query/compare/step_order.h"
 #include "server/query/number_text.h"
@@ -491,18 +493,10 @@ Divergence RankJudge::RowOf(std::uint64_t step, const std::vector<Explained>& ex
   const Explained& one = explained[index];
   const TensorPair& pair = *one.pair;
   if (pair.loss != nullptr) {
-    Divergence row{.step = step,
-                   .micro_batch = pair.loss_micro_batch,
-                   .rank = ranks_.a,
-                   .stage = Stage::kLoss,
-                   .activation = *pair.loss};
+    const ScalarRecord of_a{
+        .name = *pair.loss, .micro_batch = pair.loss_micro_batch, .value = pair.loss_a};
+    Divergence row = MakeLossRow(context_, step, ranks_.a, of_a, pair.loss_b, pair.distance);
     row.reason = std::isfinite(pair.distance) ? Reason::kNumeric : Reason::kNonfinite;
-    row.distance = pair.distance;
-    row.distance_kind = DistanceKind::kStatistics;
-    row.tolerance = context_.tolerance.value_or(DefaultTolerance(DType::kF32, DType::kF32));
-    row.mode = Name(Mode::kTrain);
-    row.a = ObservationSide{.value = pair.loss_a};
-    row.b = ObservationSide{.value = pair.loss_b};
     row.origin = true;
     return row;
   }
@@ -512,13 +506,10 @@ Divergence RankJudge::RowOf(std::uint64_t step, const std::vector<Explained>& ex
       Compare(pair.a, pair.b, context_.tolerance, context_.exact, /*interval=*/true);
   if (comparison.agreement == Agreement::kDiverged)
     WeighByNoise(noise.Of(pair), context_.noise_allows, comparison);
-  SetComparison(row, comparison);
+  FillPair(row, comparison, pair.a, pair.b);
   if (!row.times_noise) row.times_noise = noise.TimesOf(pair);
   if (row.reason == Reason::kUnspecified) row.reason = Reason::kNumeric;
-  row.a = MakeSide(pair.a);
-  row.b = MakeSide(pair.b);
   row.origin = true;
-  if (pair.b.def->key.name != pair.a.def->key.name) row.activation_b = pair.b.def->key.name;
   // What is computed at once has no order.
   const bool in_order =
       one.stage == Stage::kForward || one.stage == Stage::kBackward || one.stage == Stage::kBatch;

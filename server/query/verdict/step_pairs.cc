@@ -92,13 +92,11 @@ void StepPairsReader::AddLosses(StepPairs& to) const {
   const std::vector<Spot> spots = SpotsOfLosses(to.a.observations, to.losses_a);
   const bool only_updates = OnlyUpdatesDiffer(to.pairs);
   std::map<std::size_t, std::vector<TensorPair>> losses;  // by what they stand before
+  const auto counterparts = PairLosses(to.losses_a, to.losses_b);
   for (std::size_t i = 0; i < to.losses_a.size(); ++i) {
     const ScalarRecord& a = to.losses_a[i];
-    const auto b =
-        std::find_if(to.losses_b.begin(), to.losses_b.end(), [&](const ScalarRecord& other) {
-          return other.name == a.name && other.micro_batch == a.micro_batch;
-        });
-    if (b == to.losses_b.end()) continue;
+    const ScalarRecord* const b = counterparts[i];
+    if (b == nullptr) continue;
     const std::uint32_t segment = spots.empty() ? 0 : spots[i].segment;
     const double value_b = b->value * LossFactor(context_, a.value, b->value);
     const double distance = RelativeDifference(a.value, value_b);
@@ -109,7 +107,6 @@ void StepPairsReader::AddLosses(StepPairs& to) const {
          .loss_a = a.value,
          .loss_b = value_b,
          .loss_micro_batch = a.micro_batch});
-    to.losses_b.erase(b);  // of several with that name each has its own counterpart
   }
   for (auto at = losses.rbegin(); at != losses.rend(); ++at) {
     to.pairs.insert(to.pairs.begin() + static_cast<std::ptrdiff_t>(at->first), at->second.begin(),
