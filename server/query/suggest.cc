@@ -30,4 +30,17 @@ std::string Suggest(std::string_view wanted, std::vector<std::string> names, std
   return text;
 }
 
+std::string SomeOf(const std::vector<std::string>& names) {
+  constexpr std::size_t kNamed = 3;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kNamed); ++i)
+    text += (i == 0 ? "" : ", ") + Printable(names[i]);
+  return text + (names.size() > kNamed ? ", ..." : "");
+}
+
+std::string OnlyIn(const std::string& run, const std::vector<std::string>& names) {
+  if (names.empty()) return {};
+  return ", " + std::to_string(names.size()) + " only in " + run + " (" + SomeOf(names) + ")";
+}
+
 }  // namespace statcollect::query

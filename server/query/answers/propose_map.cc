@@ -1,7 +1,6 @@
 #include "server/query/answers/propose_map.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -17,6 +16,7 @@
 #include "common/names.h"
 #include "server/query/answers/message_parts.h"
 #include "server/query/compare/distance.h"
+#include "server/query/compare/name_map.h"
 #include "server/query/logical/choose.h"
 #include "server/query/run_view.h"
 
@@ -381,12 +381,6 @@ class Proposer {
   std::size_t cut_ = 0;
 };
 
-bool IsPlain(const std::string& name) {
-  return std::all_of(name.begin(), name.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-' || c == '/';
-  });
-}
-
 // Whether a line of a map can hold the name.
 bool CanBeWritten(const std::string& name) {
   constexpr std::size_t kNameMax = 1000;
@@ -405,8 +399,8 @@ std::string LineOf(const v1::ProposedName& one) {
     return "# " + Printable(one.a()) + " -> " + Printable(one.b()) + confidence + one.reason() +
            (writable ? "" : "; a map cannot hold this name") + "\n";
   }
-  return (IsPlain(one.a()) ? one.a() : RE2::QuoteMeta(one.a())) + " -> " + one.b() + confidence +
-         one.reason() + "\n";
+  return (IsPlainName(one.a()) ? one.a() : RE2::QuoteMeta(one.a())) + " -> " + one.b() +
+         confidence + one.reason() + "\n";
 }
 
 void List(const google::protobuf::RepeatedPtrField<std::string>& names, const std::string& run,

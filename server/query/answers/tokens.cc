@@ -17,20 +17,12 @@
 #include "server/query/answers/weights.h"
 #include "server/query/compare/heat_cell.h"
 #include "server/query/compare/name_map.h"
+#include "server/query/suggest.h"
 #include "server/query/tokens/paired_taps.h"
 #include "server/query/tokens/token_table.h"
 
 namespace statcollect::query {
 namespace {
-
-constexpr std::size_t kNamedMax = 3;
-
-std::string ListOf(const std::vector<std::string>& names) {
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kNamedMax); ++i)
-    text += (i == 0 ? "" : ", ") + names[i];
-  return names.size() > kNamedMax ? text + ", ..." : text;
-}
 
 class TokenComparer {
  public:
@@ -108,15 +100,9 @@ class TokenComparer {
   }
 
   void CheckTaps() {
-    std::string detail = std::to_string(pairs_.size()) + " in both";
-    const auto add = [&](const std::vector<std::string>& names, const std::string& run) {
-      if (!names.empty())
-        detail +=
-            ", " + std::to_string(names.size()) + " only in " + run + " (" + ListOf(names) + ")";
-    };
-    add(only_a_, request_.run_a);
-    add(only_b_, request_.run_b);
-    AddCheck("taps", !pairs_.empty(), detail);
+    AddCheck("taps", !pairs_.empty(),
+             std::to_string(pairs_.size()) + " in both" + OnlyIn(request_.run_a, only_a_) +
+                 OnlyIn(request_.run_b, only_b_));
     if (pairs_.empty())
       Refuse("no tap of '" + request_.run_a + "' has a counterpart in '" + request_.run_b +
              "'; say which names belong together with --map");

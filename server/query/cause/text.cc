@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "common/names.h"
+#include "common/parse.h"
 #include "common/text.h"
 #include "server/query/cause/constants.h"
 
@@ -44,7 +45,7 @@ std::pair<std::string, std::string> NumberTexts(double a, double b) {
 
 std::pair<std::string, std::string> ValueTexts(const std::string& a, const std::string& b) {
   constexpr std::size_t kLong = 10;
-  const auto number_a = ParseDouble(a), number_b = ParseDouble(b);
+  const auto number_a = ParseNumber<double>(a), number_b = ParseNumber<double>(b);
   const bool fraction = (a + b).find_first_of(".e") != std::string::npos;
   if (!number_a || !number_b || !fraction || std::max(a.size(), b.size()) < kLong) return {a, b};
   return NumberTexts(*number_a, *number_b);

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "common/names.h"
+#include "common/parse.h"
 #include "server/query/cause/rules.h"
 #include "server/query/cause/text.h"
 #include "server/query/settings/module_keys.h"
@@ -54,7 +55,7 @@ std::optional<double> TensorsOfOptimizers(const Side& side) {
   for (const auto& [key, value] : side.config) {
     const auto parsed = ParseOptimizerKey(key);
     if (!parsed || parsed->second != kTensorsOfGroup) continue;
-    const auto number = ParseDouble(value);
+    const auto number = ParseNumber<double>(value);
     if (!number) return std::nullopt;
     sum = sum.value_or(0) + *number;
   }

@@ -66,12 +66,6 @@ std::vector<std::string> SplitNames(std::string_view text) {
   return parts;
 }
 
-bool IsName(std::string_view pattern) {
-  return std::all_of(pattern.begin(), pattern.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-' || c == '/';
-  });
-}
-
 // Removes " [option, option]" from the end of a line. Returns what is wrong, or nothing.
 std::string TakeOptions(std::string_view& right, NameRelation& relation) {
   const std::size_t open = right.rfind(" [");
@@ -98,6 +92,12 @@ Status BadLine(std::size_t number, std::string_view line, const std::string& fou
 }
 
 }  // namespace
+
+bool IsPlainName(std::string_view name) {
+  return std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-' || c == '/';
+  });
+}
 
 Result<NameMap> NameMap::Parse(std::string_view text) {
   if (text.size() > kBytesMax) {
@@ -150,7 +150,7 @@ Status NameMap::Add(std::size_t number, std::string_view line) {
   rule->more_a.assign(std::make_move_iterator(a.begin() + 1), std::make_move_iterator(a.end()));
   if (!skips_a && !skips_b) rule->b = std::move(b);
   rule->name = a.front();
-  if (!IsName(a.front())) {
+  if (!IsPlainName(a.front())) {
     if (const std::string wrong = Compile(a.front(), *rule); !wrong.empty())
       return BadLine(number, line, wrong);
   }

@@ -76,6 +76,9 @@ class NameMap {
 std::string ProposeKnownMap(const std::vector<std::string>& only_a,
                             const std::vector<std::string>& only_b);
 
+// Whether a rule means the name literally: letters, digits, '.', '_', '-' and '/'.
+bool IsPlainName(std::string_view name);
+
 }  // namespace statcollect::query
 
 #endif  // STATCOLLECT_SERVER_QUERY_COMPARE_NAME_MAP_H_

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <optional>
 #include <set>
 #include <string_view>
 
+#include "common/ascii.h"
 #include "common/names.h"
 #include "common/parse.h"
 #include "common/text.h"
@@ -33,18 +33,12 @@ constexpr std::array<AxisNames, kAxes> kAxisNames = {{
 }};
 
 std::string Lower(std::string_view text) {
-  std::string lower(text);
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) {
-    return c == '-' ? '_' : static_cast<char>(std::tolower(c));
-  });
+  std::string lower = ascii::Lower(text);
+  std::replace(lower.begin(), lower.end(), '-', '_');
   return lower;
 }
 
 std::string LeafOf(const std::string& key) { return Lower(key.substr(key.rfind('.') + 1)); }
-
-std::optional<std::uint32_t> CountOf(const std::string& text) {
-  return ParseNumber<std::uint32_t>(text);
-}
 
 bool IsOff(const std::string& value) {
   const std::string lower = Lower(value);
@@ -78,7 +72,7 @@ AxisValues ReadAxes(const Config& config, std::initializer_list<std::string_view
   AxisValues values;
   for (const auto& [key, text] : config) {
     const auto axis = AxisOf(LeafOf(key), suffixes);
-    const auto number = axis ? CountOf(text) : std::nullopt;
+    const auto number = axis ? ParseNumber<std::uint32_t>(text) : std::nullopt;
     if (!number || *number < least || values[*axis]) continue;
     values[*axis] = number;
     used.insert(Printable(key));
@@ -127,11 +121,11 @@ class LayoutReader {
                                     lower.find("shard_grad_op") != std::string::npos)) {
         Shard(true, true, true, key);
       } else if (leaf == "dp_shard" || leaf == "data_parallel_shard_degree") {
-        if (const auto degree = CountOf(value); degree.value_or(2) > 1)
+        if (const auto degree = ParseNumber<std::uint32_t>(value); degree.value_or(2) > 1)
           Shard(true, true, true, key);
       } else if (leaf == "zero" || leaf == "zero_stage" ||
                  Lower(key).ends_with("zero_optimization.stage")) {
-        const auto stage = CountOf(value).value_or(0);
+        const auto stage = ParseNumber<std::uint32_t>(value).value_or(0);
         Shard(stage >= 3, stage >= 2, stage >= 1, key);
       } else if (leaf == "distributed_optimizer" || leaf == "use_distributed_optimizer" ||
                  leaf == "zero_redundancy_optimizer" || leaf == "sharded_optimizer") {

@@ -5,33 +5,19 @@
 #include <utility>
 #include <vector>
 
-#include "common/names.h"
 #include "server/query/settings/setting_area.h"
+#include "server/query/suggest.h"
 
 namespace statcollect::query {
 namespace {
 
 constexpr char kTheSame[] = "the same";
 
-std::string Some(const std::vector<std::string>& names) {
-  constexpr std::size_t kNamed = 3;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kNamed); ++i)
-    text += (i == 0 ? "" : ", ") + Printable(names[i]);
-  return text + (names.size() > kNamed ? ", ..." : "");
-}
-
-// ", 2 only in a (output x call 0, output y call 0)"
-std::string OnlyIn(const std::string& run, const std::vector<std::string>& names) {
-  if (names.empty()) return {};
-  return ", " + std::to_string(names.size()) + " only in " + run + " (" + Some(names) + ")";
-}
-
 PremiseCheck CheckKeys(Premise premise, const std::vector<std::string>& keys, const char* one,
                        const char* several) {
   if (keys.empty()) return {premise, true, kTheSame};
   return {premise, false,
-          std::to_string(keys.size()) + (keys.size() == 1 ? one : several) + ": " + Some(keys)};
+          std::to_string(keys.size()) + (keys.size() == 1 ? one : several) + ": " + SomeOf(keys)};
 }
 
 }  // namespace

@@ -94,11 +94,8 @@ std::set<std::string> TiedNames(const RunView& view) {
   for (const auto& [rank, meta] : view.ranks(view.attempts().size() - 1)) {
     for (const auto& [key, names] : meta.info.config) {
       if (!key.starts_with(kTied)) continue;
-      for (std::size_t at = 0; at < names.size();) {
-        const std::size_t end = std::min(names.find(", ", at), names.size());
-        tied.insert(names.substr(at, end - at));
-        at = end + 2;
-      }
+      for (const std::string_view name : AllPartsOf(names, ", ")) tied.emplace(name);
+      tied.erase("");
     }
   }
   return tied;

@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "common/names.h"
+#include "common/parse.h"
 #include "common/step_set.h"
 #include "common/twin_name.h"
 #include "server/query/compare/roundoff.h"
 #include "server/query/compare/step_order.h"
 #include "server/query/pairs/tensor_pair.h"
-#include "server/query/settings/dotted.h"
 
 namespace statcollect::query {
 namespace {
@@ -37,7 +37,7 @@ Result<std::vector<TwinOf>> Twins::Find(RunReader& store, const std::string& bas
     if (BaseOfTwin(*run) != base) continue;
     STATCOLLECT_ASSIGN_OR_RETURN(auto view, RunView::Open(store, *run));
     const auto ulps = SettingOf(view, kPerturbUlps);
-    const double size = ulps ? ParseDouble(*ulps).value_or(0) : 0;
+    const double size = ulps ? ParseNumber<double>(*ulps).value_or(0) : 0;
     if (SettingOf(view, kPerturbBase) != base || !(size > 0)) continue;
     twins.push_back({.run = *run, .ulps = size, .once = SettingOf(view, kPerturbMode) == "once"});
   }

@@ -5,9 +5,11 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "common/step_set.h"
+#include "common/text.h"
 #include "server/query/logical/one_run.h"
 #include "server/query/rows.h"
 #include "server/query/run_view.h"
@@ -117,12 +119,10 @@ Status Reader::CheckRanks() const {
         return IsWanted(request_.ranks, rank);
       }))
     return Status::Ok();
-  std::string ranks;
-  for (std::size_t i = 0; i < there.size() && i < 20; ++i)
-    ranks += (i > 0 ? ", " : "") + std::to_string(there[i]);
+  const std::span first(there.data(), std::min<std::size_t>(there.size(), 20));
   return {Code::kNotFound, "records of run '" + view_.run() +
-                               "': it has none of the requested ranks; it has " +
-                               (there.size() > 20 ? ranks + " and more" : ranks)};
+                               "': it has none of the requested ranks; it has " + Joined(first) +
+                               (there.size() > first.size() ? " and more" : "")};
 }
 
 // Steps of the run's view; then those that have no tensors or scalars but something else, of the

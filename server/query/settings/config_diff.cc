@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
 
+#include "common/ascii.h"
 #include "common/parse.h"
 #include "server/query/settings/module_keys.h"
 
@@ -45,22 +45,13 @@ constexpr std::string_view kTorchState = "random.torch.state";
 constexpr char kTorchSeed[] = "random.torch.seed";
 constexpr std::string_view kNoSeed = "none";
 
-std::string Lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
-
-// Plain numbers only: no blanks, no hexadecimal commits.
-std::optional<double> NumberOf(const std::string& text) { return ParseNumber<double>(text); }
-
 }  // namespace
 
 bool IsVolatileSetting(const std::string& key) {
   if (key.starts_with(kModuleOf)) return true;  // names, and no settings
   if (std::find(kVolatileKeys.begin(), kVolatileKeys.end(), key) != kVolatileKeys.end())
     return true;
-  const std::string leaf = Lower(key.substr(key.rfind('.') + 1));
+  const std::string leaf = ascii::Lower(key.substr(key.rfind('.') + 1));
   return std::find(kVolatile.begin(), kVolatile.end(), leaf) != kVolatile.end();
 }
 
@@ -80,10 +71,11 @@ bool NamesFiles(std::string_view key, const std::string& value) {
 
 bool SameSetting(const std::string& a, const std::string& b) {
   if (a == b) return true;
-  const auto number_a = NumberOf(a), number_b = NumberOf(b);
+  // Plain numbers only: no blanks, no hexadecimal commits.
+  const auto number_a = ParseNumber<double>(a), number_b = ParseNumber<double>(b);
   if (number_a && number_b) return *number_a == *number_b;
-  const std::string lower = Lower(a);
-  return (lower == "true" || lower == "false") && lower == Lower(b);
+  const std::string lower = ascii::Lower(a);
+  return (lower == "true" || lower == "false") && lower == ascii::Lower(b);
 }
 
 std::optional<std::string> Implied(const std::string& key,

@@ -3,17 +3,13 @@
 #include <algorithm>
 #include <cctype>
 
-#include "common/parse.h"
+#include "common/text.h"
 
 namespace statcollect::query {
 
-std::vector<std::string_view> Components(std::string_view name) {
-  std::vector<std::string_view> parts;
-  for (std::size_t begin = 0; begin <= name.size();) {
-    const std::size_t end = std::min(name.find('.', begin), name.size());
-    parts.push_back(name.substr(begin, end - begin));
-    begin = end + 1;
-  }
+std::vector<std::string_view> ItemsOf(std::string_view list) {
+  std::vector<std::string_view> parts = AllPartsOf(list, ", ");
+  std::erase(parts, std::string_view());
   return parts;
 }
 
@@ -67,7 +63,5 @@ bool IsNumber(std::string_view text) {
   return !text.empty() &&
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
-
-std::optional<double> ParseDouble(std::string_view text) { return ParseNumber<double>(text); }
 
 }  // namespace statcollect::query

@@ -1,8 +1,7 @@
-// Names whose parts are separated by dots.
+// Texts of parts: names, separated by dots, and lists, separated by commas.
 #ifndef STATCOLLECT_SERVER_QUERY_SETTINGS_DOTTED_H_
 #define STATCOLLECT_SERVER_QUERY_SETTINGS_DOTTED_H_
 
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,8 +9,8 @@
 
 namespace statcollect::query {
 
-// Parts between dots.
-std::vector<std::string_view> Components(std::string_view name);
+// "weight", "bias" of "weight, bias".
+std::vector<std::string_view> ItemsOf(std::string_view list);
 // "blocks.1" of "blocks.1.ln2"; empty for a name without a dot.
 std::string_view ParentOf(std::string_view name);
 // Whether `inner` is `outer`, or the name of something inside.
@@ -25,8 +24,7 @@ std::string PatternOf(std::string_view name);
 std::vector<std::string> WordsOf(std::string_view name);
 bool HasAny(const std::vector<std::string>& words, std::span<const std::string_view> names);
 
-bool IsNumber(std::string_view text);                      // digits only
-std::optional<double> ParseDouble(std::string_view text);  // the whole text
+bool IsNumber(std::string_view text);  // digits only
 
 }  // namespace statcollect::query
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/parse.h"
+#include "server/query/settings/dotted.h"
 
 namespace statcollect::query {
 namespace {
@@ -35,11 +36,7 @@ std::optional<RecordedInFull> RecordedInFull::Of(const Config& config) {
   const auto found = config.find(kKey);
   if (found == config.end()) return std::nullopt;
   RecordedInFull full;
-  const std::string& text = found->second;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find(", ", at), text.size());
-    const std::string_view part = std::string_view(text).substr(at, end - at);
-    at = end + 2;
+  for (const std::string_view part : ItemsOf(found->second)) {
     const std::size_t dash = part.find('-'), slash = part.find('/');
     if (dash == std::string_view::npos || slash == std::string_view::npos || slash < dash)
       return std::nullopt;

@@ -41,14 +41,14 @@ bool HasClass(const std::vector<std::string_view>& pattern) {
 }
 
 bool Matches(std::string_view pattern, std::string_view module) {
-  const auto parts = Components(pattern), name = Components(module);
+  const auto parts = AllPartsOf(pattern, "."), name = AllPartsOf(module, ".");
   if (MatchesParts(parts, 0, name)) return true;
   return HasClass(parts) && MatchesParts(parts, 1, name);
 }
 
 // A model that was given a name has it in its patterns, and not in the places that a value lists.
 std::string PlaceOf(std::string_view pattern, std::string_view listed) {
-  const auto parts = Components(pattern), name = Components(listed);
+  const auto parts = AllPartsOf(pattern, "."), name = AllPartsOf(listed, ".");
   const bool named = !MatchesParts(parts, 0, name) && !HasClass(parts) && parts.size() > 1 &&
                      MatchesParts(parts, 1, name);
   return (named ? std::string(parts[0]) + "." : std::string()) + std::string(listed);
@@ -57,8 +57,8 @@ std::string PlaceOf(std::string_view pattern, std::string_view listed) {
 // Whether a place that a value lists is this module. A model's name may begin as a class's does (G,
 // D).
 bool IsListed(std::string_view pattern, std::string_view listed, std::string_view module) {
-  auto place = Components(listed);
-  const auto name = Components(module);
+  auto place = AllPartsOf(listed, ".");
+  const auto name = AllPartsOf(module, ".");
   if (MatchesParts(place, 0, name)) return true;
   place.insert(place.begin(), pattern.substr(0, pattern.find('.')));
   return MatchesParts(place, 0, name);
@@ -194,7 +194,7 @@ std::string ModuleOf(const Config& config, std::string_view activation) {
 
 std::string WithStars(std::string_view module) {
   std::string stars;
-  for (const std::string_view part : Components(module)) {
+  for (const std::string_view part : AllPartsOf(module, ".")) {
     if (!stars.empty()) stars += '.';
     stars += IsNumber(part) ? std::string_view("*") : part;
   }
@@ -210,18 +210,18 @@ std::vector<std::string> LookupNames(std::string_view key) {
     return has_stars ? WithStars(text) : std::string(text);
   };
   std::vector<std::string> names = {name_of(pattern)};
-  if (HasClass(Components(pattern)))
+  if (HasClass(AllPartsOf(pattern, ".")))
     names.push_back(name_of(pattern.substr(pattern.find('.') + 1)));
   return names;
 }
 
 std::set<std::string> NamedModules(const Config& a, const Config& b, std::string_view near) {
   std::set<std::string> modules;
-  const auto root = Components(near);
+  const auto root = AllPartsOf(near, ".");
   const auto add = [&](std::string_view pattern) {
     std::string name;
     std::size_t place = 0;
-    for (const std::string_view part : Components(pattern)) {
+    for (const std::string_view part : AllPartsOf(pattern, ".")) {
       const bool from_root = part == "*" && place < root.size() && IsNumber(root[place]);
       name += (name.empty() ? "" : ".") + std::string(from_root ? root[place] : part);
       ++place;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "common/text.h"
 #include "server/query/settings/dotted.h"
 
 namespace statcollect::query {
@@ -59,7 +60,7 @@ std::optional<std::string_view> ScalarSettingOf(std::string_view scalar) {
 std::optional<Group> ParseOptimizerScalar(std::string_view name, std::string_view setting) {
   std::string dotted(name);
   std::replace(dotted.begin(), dotted.end(), '/', '.');
-  auto parts = Components(dotted);
+  auto parts = AllPartsOf(dotted, ".");
   const auto found = std::find(parts.begin(), parts.end(), setting);
   if (found == parts.end() || parts.size() < 2 || !IsGroup(parts.back())) return std::nullopt;
   const std::string group(parts.back());
@@ -69,7 +70,7 @@ std::optional<Group> ParseOptimizerScalar(std::string_view name, std::string_vie
 }
 
 std::optional<std::pair<Group, std::string>> ParseOptimizerKey(std::string_view key) {
-  auto parts = Components(key);
+  auto parts = AllPartsOf(key, ".");
   if (parts.size() < 2 || parts.front() != "optimizer") return std::nullopt;
   const std::string setting(parts.back());
   parts.pop_back();

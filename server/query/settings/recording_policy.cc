@@ -10,6 +10,7 @@
 
 #include "common/names.h"
 #include "common/text.h"
+#include "server/query/settings/dotted.h"
 
 namespace statcollect::query {
 namespace {
@@ -21,29 +22,20 @@ constexpr std::array<std::string_view, 3> kOfBudget = {
     "recording.overhead", "recording.overhead_measured", "recording.full_steps"};
 constexpr char kUnnamed = '+';  // in front of the number of a further watch without a name
 
-std::vector<std::string> SplitList(const std::string& text) {
-  std::vector<std::string> parts;
-  for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t end = std::min(text.find(", ", at), text.size());
-    if (end > at) parts.push_back(text.substr(at, end - at));
-    at = end + 2;
-  }
-  return parts;
-}
-
 // The regular expression of a shell pattern: "blocks.*.ln1", "head?", "blocks.[!0].*".
-std::string ExpressionOf(const std::string& pattern) {
+std::string ExpressionOf(std::string_view pattern) {
   std::string expression;
   for (std::size_t i = 0; i < pattern.size(); ++i) {
-    const std::size_t close = pattern[i] == '[' ? pattern.find(']', i + 2) : std::string::npos;
+    const std::size_t close = pattern[i] == '[' ? pattern.find(']', i + 2) : std::string_view::npos;
     if (pattern[i] == '*') {
       expression += ".*";
     } else if (pattern[i] == '?') {
       expression += '.';
-    } else if (close != std::string::npos) {
+    } else if (close != std::string_view::npos) {
       const bool negated = pattern[i + 1] == '!';
       const std::size_t first = i + (negated ? 2 : 1);
-      expression += std::string(negated ? "[^" : "[") + pattern.substr(first, close - first) + "]";
+      expression += negated ? "[^" : "[";
+      expression += pattern.substr(first, close - first + 1);
       i = close;
     } else {
       expression += RE2::QuoteMeta(pattern.substr(i, 1));
@@ -55,7 +47,7 @@ std::string ExpressionOf(const std::string& pattern) {
 class Patterns {
  public:
   explicit Patterns(const std::string& list) {
-    for (const std::string& pattern : SplitList(list)) {
+    for (const std::string_view pattern : ItemsOf(list)) {
       auto compiled = std::make_unique<RE2>(ExpressionOf(pattern), RE2::Quiet);
       unknown_ = unknown_ || !compiled->ok();
       if (compiled->ok()) all_.push_back(std::move(compiled));
@@ -125,7 +117,7 @@ struct RecordingPolicy::Watch {
     if (include && !matches(*include)) return Reason{.text = Text("include")};
     if (exclude && matches(*exclude)) return Reason{.text = Text("exclude")};
     if (const auto kinds = options.find("kinds"); kinds != options.end()) {
-      const auto chosen = SplitList(kinds->second);
+      const auto chosen = ItemsOf(kinds->second);
       const bool between = key.kind == Kind::kInput && Is("between", "true");
       if (!between && std::find(chosen.begin(), chosen.end(), Name(key.kind)) == chosen.end())
         return Reason{.text = Text("kinds")};

@@ -1,12 +1,12 @@
 #include "server/query/zoom/document.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <string_view>
 #include <utility>
 
+#include "common/parse.h"
 #include "common/text.h"
 
 namespace statcollect::query {
@@ -15,21 +15,13 @@ namespace {
 constexpr std::string_view kZoomEvent = "zoom";
 constexpr std::size_t kOperatorFields = 8;  // before the arguments
 
-template <typename T>
-std::optional<T> NumberOf(std::string_view text) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() ? std::optional(value)
-                                                                  : std::nullopt;
-}
-
 std::string Field(const EventRecord& event, const std::string& name) {
   const auto found = event.fields.find(name);
   return found == event.fields.end() ? std::string() : found->second;
 }
 
 std::uint64_t NumberField(const EventRecord& event, const std::string& name) {
-  return NumberOf<std::uint64_t>(Field(event, name)).value_or(0);
+  return ParseNumber<std::uint64_t>(Field(event, name)).value_or(0);
 }
 
 // "&3.1" and "&in2" at the beginning of the text, and how long that is.
@@ -83,7 +75,7 @@ bool AddLine(std::string_view line, ZoomDocument& document) {
     if (ref) document.outputs.push_back({.label = std::string(fields[1]), .ref = ref->first});
     return ref.has_value();
   }
-  const auto number = fields.size() > 1 ? NumberOf<std::uint32_t>(fields[1]) : std::nullopt;
+  const auto number = fields.size() > 1 ? ParseNumber<std::uint32_t>(fields[1]) : std::nullopt;
   if (!number) return false;
   if (fields[0] == "in" && fields.size() == 4) {
     document.inputs.push_back(
