@@ -625,7 +625,7 @@ Result<DiffReport> DiffRuns(RunView& a, RunView& b, const DiffRequest& request,
       STATCOLLECT_RETURN_IF_ERROR(builder.Take(std::move(step)));
       return !(request.first_only && builder.diverged());
     };
-    STATCOLLECT_RETURN_IF_ERROR(DiffScan(context, plan).Run(take, progress, stop));
+    STATCOLLECT_RETURN_IF_ERROR(ScanSteps(context, plan, take, progress, stop));
     report = builder.Conclude();
     std::optional<std::uint64_t> last_step;
     if (request.first_only && report.first) last_step = report.first->step;
