@@ -292,7 +292,7 @@ class Proposer {
         break;
       }
       const std::size_t j = above <= below ? (up++)->second : (--down)->second;
-      const double distance = Measure(of, b_.names[j].first(), /*interval=*/false).value;
+      const double distance = Measure(of, b_.names[j].first()).value;
       if (distance < nearest.distance) {
         nearest.next = std::exchange(nearest.distance, distance);
         nearest.next_at = std::exchange(nearest.at, j);

@@ -100,7 +100,7 @@ Found AsGrid(const Evidence& evidence, const ConfigDifference* setting) {
     // A cast somewhere before adds up to a few times its rounding; what is further away differs for
     // another reason, which took the values off the grid.
     const bool near = a.stats->numel != b.stats->numel || !HaveSketches(a, b) ||
-                      Measure(a, b, /*interval=*/false).value <= kRoundingsMax * format.rounding;
+                      Measure(a, b).value <= kRoundingsMax * format.rounding;
     Cause cause{.rule = "cast",
                 .confidence = near ? Confidence::kLikely : Confidence::kPossible,
                 .key = evidence.root.activation};
@@ -121,7 +121,7 @@ Found AsRounding(const Evidence& evidence, const ConfigDifference* setting) {
   const Observation &a = *evidence.a.root, &b = *evidence.b.root;
   if (setting == nullptr || a.stats->numel != b.stats->numel || !HaveSketches(a, b))
     return std::nullopt;
-  const double distance = Measure(a, b, /*interval=*/false).value;
+  const double distance = Measure(a, b).value;
   for (const Format& format : kFormats) {
     if (!(distance >= format.rounding / 2 && distance <= format.rounding * 2)) continue;
     Cause cause{.rule = "cast", .confidence = Confidence::kLikely, .key = evidence.root.activation};

@@ -79,7 +79,7 @@ Found AsOrder(const Evidence& evidence, const Observation& a, const Observation&
   if (!known || a.stats->numel < kElementsMin || !SameValues(a, b)) return std::nullopt;
   if (Pair{.a = &a, .b = &b}.SameBits()) return std::nullopt;
   const bool same_shape = a.layout->shape == b.layout->shape;
-  if (same_shape && !(Measure(a, b, /*interval=*/false).value > kOtherOrder)) return std::nullopt;
+  if (same_shape && !(Measure(a, b).value > kOtherOrder)) return std::nullopt;
   auto cause = About(evidence, "permuted", "", Confidence::kLikely);
   const auto &shape_a = a.layout->shape, &shape_b = b.layout->shape;
   if (shape_a != shape_b) {

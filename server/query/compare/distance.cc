@@ -269,9 +269,9 @@ void MeasureInto(const Observation& a, const Observation& b, bool interval, Dist
 
 }  // namespace
 
-Distance Measure(const Observation& a, const Observation& b, bool interval) {
+Distance Measure(const Observation& a, const Observation& b) {
   Distance distance;
-  MeasureInto(a, b, interval, distance);
+  MeasureInto(a, b, /*interval=*/false, distance);
   return distance;
 }
 

@@ -24,9 +24,8 @@ struct Distance {
 // estimate of ||A - B||^2. Otherwise the largest of |l2A-l2B|/l2, |meanA-meanB|/rms,
 // |stdA-stdB|/std, |minA-minB|/absmax, |maxA-maxB|/absmax, each divided by the larger side's value,
 // over the statistics that both sides have and trust, l1 in the place of l2 where only that is
-// there; 0/0 is 0, x/0 infinite. Precondition: equal element counts. `interval`: also computes the
-// likely range.
-Distance Measure(const Observation& a, const Observation& b, bool interval = true);
+// there; 0/0 is 0, x/0 infinite. Precondition: equal element counts. Without the likely range.
+Distance Measure(const Observation& a, const Observation& b);
 
 // Whether records of these layouts are Compare's usual case: both have all statistics that it uses
 // and one hash kind, and the same dtype, shape and place.

@@ -40,7 +40,7 @@ Agreement AgreementOf(const Observation* a, const Observation* b) {
   found.shape = a->layout->shape != b->layout->shape || a->layout->dtype != b->layout->dtype;
   found.equal = !found.shape && a->stats->hash == b->stats->hash;
   if (found.equal) return found;
-  found.distance = a->stats->numel == b->stats->numel ? Measure(*a, *b, false).value : kInfinite;
+  found.distance = a->stats->numel == b->stats->numel ? Measure(*a, *b).value : kInfinite;
   if (std::isnan(found.distance)) found.distance = kInfinite;
   return found;
 }

@@ -139,7 +139,7 @@ TEST_F(ColumnDistancesTest, AreTheBitsThatMeasureFinds) {
       const auto observation = [&](const Block& block, const TensorStats& stats) {
         return Observation{.layout = &layout, .stats = &stats, .sketch = block.columns.SketchOf(i)};
       };
-      const Distance expected = Measure(observation(a, x), observation(b, y), /*interval=*/false);
+      const Distance expected = Measure(observation(a, x), observation(b, y));
       EXPECT_EQ(std::bit_cast<std::uint64_t>(found.distance[i]),
                 std::bit_cast<std::uint64_t>(expected.value))
           << found.distance[i] << " instead of " << expected.value;
