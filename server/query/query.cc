@@ -69,12 +69,14 @@ Status NoteAlarms(RecordReader& store, const RunView& view, std::vector<std::str
   return Status::Ok();
 }
 
-// Opens repeats of a run as the run was put together; `opened` keeps them.
-RepeatNoise::OpenRun OpenAs(RecordReader& store, const LogicalRun& run,
+// Opens repeats of a run as the run was put together, or as recorded where `run` is null; `opened`
+// keeps what they read.
+RepeatNoise::OpenRun OpenAs(RecordReader& store, const LogicalRun* run,
                             std::vector<std::unique_ptr<LogicalRun>>& opened) {
-  return [&](const std::string& name) -> Result<RunView> {
+  return [&store, run, &opened](const std::string& name) -> Result<RunView> {
+    if (run == nullptr) return RunView::Open(store, name);
     STATCOLLECT_ASSIGN_OR_RETURN(auto repeat, LogicalRun::Open(store, name));
-    repeat->ChooseAs(run);
+    repeat->ChooseAs(*run);
     return RunView::Open(*opened.emplace_back(std::move(repeat)), name);
   };
 }
@@ -128,7 +130,7 @@ Result<DiffReport> QueryEngine::Diff(const DiffRequest& request, const OnProgres
   if (!routers.ok() && routers.status().code() != Code::kResourceExhausted) return routers.status();
   DiffRequest asked = request;
   if (routers.ok()) asked.near_ties = std::move(routers->near_ties);
-  auto report = DiffViews(store, a, b, asked, progress, stop);
+  auto report = DiffViews(store, a, b, std::move(asked), progress, stop);
   if (report.ok() && routers.ok()) {
     report->routers = std::move(routers->routers);
   } else if (report.ok()) {
@@ -141,65 +143,52 @@ Result<DiffReport> QueryEngine::Diff(const DiffRequest& request, const OnProgres
 }
 
 Result<DiffReport> QueryEngine::DiffViews(RecordReader& store, RunView& a, RunView& b,
-                                          const DiffRequest& request, const OnProgress& progress,
+                                          DiffRequest request, const OnProgress& progress,
                                           const std::stop_token& stop) const {
-  STATCOLLECT_ASSIGN_OR_RETURN(auto logical, ChooseLogical(store, a, b, request));
-  if (logical) return DiffLogical(store, *logical, a, b, request, progress, stop);
-  STATCOLLECT_ASSIGN_OR_RETURN(auto noise, OpenNoise(store, a, request));
-  auto report =
-      DiffRuns(a, b, request, links_.is_open, noise.floor.get(), noise.twins.get(), progress, stop);
-  if (!report.ok()) return report;
-  AddNoise(std::move(noise), *report);
-  for (const RunView* view : {&a, &b})
-    STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store, *view, &report->notes));
-  return report;
-}
-
-Result<DiffReport> QueryEngine::DiffLogical(RecordReader& store, const LogicalPair& pair,
-                                            const RunView& a, const RunView& b,
-                                            const DiffRequest& request, const OnProgress& progress,
-                                            const std::stop_token& stop) const {
-  STATCOLLECT_ASSIGN_OR_RETURN(auto view_a, RunView::Open(*pair.a, request.run_a));
-  STATCOLLECT_ASSIGN_OR_RETURN(auto view_b, RunView::Open(*pair.b, request.run_b));
-  DiffRequest as_models = request;
-  as_models.logical = true;
-  as_models.loss_factors = LossFactors(pair);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto pair, ChooseLogical(store, a, b, request));
+  std::vector<RunView> wholes;
+  for (const RunView* view : {&a, &b}) {
+    if (!pair) break;
+    STATCOLLECT_ASSIGN_OR_RETURN(auto whole,
+                                 RunView::Open(view == &a ? *pair->a : *pair->b, view->run()));
+    wholes.push_back(std::move(whole));
+  }
+  if (pair) {
+    request.logical = true;
+    request.loss_factors = LossFactors(*pair);
+  }
+  RunView &as_a = pair ? wholes.front() : a, &as_b = pair ? wholes.back() : b;
   std::vector<std::unique_ptr<LogicalRun>> repeats;
-  const auto open = OpenAs(store, *pair.a, repeats);
   STATCOLLECT_ASSIGN_OR_RETURN(
-      auto noise, OpenNoiseOfWhole(store, view_a, request, open, pair.a->folds_micro_batches()));
-  auto report = DiffRuns(view_a, view_b, as_models, links_.is_open, noise.floor.get(),
-                         noise.twins.get(), progress, stop);
+      auto noise,
+      OpenNoise(store, as_a, request, OpenAs(store, pair ? pair->a.get() : nullptr, repeats),
+                pair && pair->a->folds_micro_batches()));
+  auto report = DiffRuns(as_a, as_b, request, links_.is_open, noise.floor.get(), noise.twins.get(),
+                         progress, stop);
   if (!report.ok()) return report;
   AddNoise(std::move(noise), *report);
-  STATCOLLECT_RETURN_IF_ERROR(DescribeRanks(pair, a, b, &*report));
+  if (pair) STATCOLLECT_RETURN_IF_ERROR(DescribeRanks(*pair, a, b, &*report));
   for (const RunView* view : {&a, &b})
     STATCOLLECT_RETURN_IF_ERROR(NoteAlarms(store, *view, &report->notes));
   return report;
 }
 
+// Repeats that are cut in another way are compared as one model each, and so are then all of them.
 Result<NoiseProfile> QueryEngine::SaveNoise(const SaveNoiseRequest& request,
                                             const OnProgress& progress,
                                             const std::stop_token& stop) const {
   LimitedStore store = Limited(stop, read_bytes_max_);
   STATCOLLECT_ASSIGN_OR_RETURN(auto a, RunView::Open(store, request.run));
+  std::optional<LogicalPair> pair;
   for (const std::string& name : request.repeats) {
     STATCOLLECT_ASSIGN_OR_RETURN(auto repeat, RunView::Open(store, name));
-    STATCOLLECT_ASSIGN_OR_RETURN(auto pair, ChooseLogical(store, a, repeat, {}));
-    if (pair) return SaveNoiseOfWhole(store, *pair->a, request, progress, stop);
+    STATCOLLECT_ASSIGN_OR_RETURN(pair, ChooseLogical(store, a, repeat, {}));
+    if (pair) break;
   }
-  return SaveNoiseOf(store, a, request, {}, progress, stop);
-}
-
-// Repeats that are cut in another way are compared as one model each, and so are then all of them.
-Result<NoiseProfile> QueryEngine::SaveNoiseOfWhole(DocumentStore& store, LogicalRun& whole,
-                                                   const SaveNoiseRequest& request,
-                                                   const OnProgress& progress,
-                                                   const std::stop_token& stop) const {
-  STATCOLLECT_ASSIGN_OR_RETURN(auto a, RunView::Open(whole, request.run));
   std::vector<std::unique_ptr<LogicalRun>> repeats;
-  const auto open = OpenAs(store, whole, repeats);
-  return SaveNoiseOf(store, a, request, open, progress, stop);
+  if (!pair) return SaveNoiseOf(store, a, request, OpenAs(store, nullptr, repeats), progress, stop);
+  STATCOLLECT_ASSIGN_OR_RETURN(auto whole, RunView::Open(*pair->a, request.run));
+  return SaveNoiseOf(store, whole, request, OpenAs(store, pair->a.get(), repeats), progress, stop);
 }
 
 Result<RanksReport> QueryEngine::CheckRanks(const RanksRequest& request, const OnProgress& progress,

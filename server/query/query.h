@@ -25,7 +25,6 @@
 #include "common/status.h"
 #include "server/query/context.h"
 #include "server/query/limited_store.h"
-#include "server/query/logical/choose.h"
 #include "server/query/noise/noise_profile.h"
 #include "server/query/ranks/ranks.h"
 #include "server/query/reports.h"
@@ -89,15 +88,8 @@ class QueryEngine {
 
  private:
   // `store`: as the query sees it. `a`, `b`: the runs as they are.
-  Result<NoiseProfile> SaveNoiseOfWhole(DocumentStore& store, LogicalRun& whole,
-                                        const SaveNoiseRequest& request, const OnProgress& progress,
-                                        const std::stop_token& stop) const;
-  Result<DiffReport> DiffViews(RecordReader& store, RunView& a, RunView& b,
-                               const DiffRequest& request, const OnProgress& progress,
-                               const std::stop_token& stop) const;
-  Result<DiffReport> DiffLogical(RecordReader& store, const LogicalPair& pair, const RunView& a,
-                                 const RunView& b, const DiffRequest& request,
-                                 const OnProgress& progress, const std::stop_token& stop) const;
+  Result<DiffReport> DiffViews(RecordReader& store, RunView& a, RunView& b, DiffRequest request,
+                               const OnProgress& progress, const std::stop_token& stop) const;
 
   LimitedStore Limited(const std::stop_token& stop, std::uint64_t bytes_max) const {
     return {store_, project_, bytes_max, stop};

@@ -22,23 +22,17 @@ constexpr std::size_t kEarlierMax = 8;       // steps of A in which a stale weig
 constexpr double kSameSumsTolerance = 1e-6;  // relative: sums of equal elements in another order
 
 // A run, put together from its ranks where they hold parts.
-class Side {
- public:
-  static Result<std::unique_ptr<Side>> Open(RunReader& store, const std::string& run) {
+struct Side {
+  std::unique_ptr<LogicalRun> logical;  // what the view reads; null: the store
+  RunView view;
+
+  static Result<Side> Open(RunReader& store, const std::string& run) {
     STATCOLLECT_ASSIGN_OR_RETURN(auto by_rank, RunView::Open(store, run));
     STATCOLLECT_ASSIGN_OR_RETURN(auto logical, OpenIfCut(store, by_rank));
-    if (!logical) return std::make_unique<Side>(std::move(by_rank), nullptr);
+    if (!logical) return Side{nullptr, std::move(by_rank)};
     STATCOLLECT_ASSIGN_OR_RETURN(auto whole, RunView::Open(*logical, run));
-    return std::make_unique<Side>(std::move(whole), std::move(logical));
+    return Side{std::move(logical), std::move(whole)};
   }
-  Side(RunView view, std::unique_ptr<LogicalRun> logical)
-      : logical_(std::move(logical)), view_(std::move(view)) {}
-
-  RunView& view() { return view_; }
-
- private:
-  const std::unique_ptr<LogicalRun> logical_;  // what the view reads; null: the store
-  RunView view_;
 };
 
 // What a launch held in weights in one step. Borrows the view's layouts.
@@ -311,17 +305,17 @@ Result<WeightsRequest> FromWire(const v1::GetWeightsRequest& request) {
 Status GetWeights(const Context& context, const WeightsRequest& request,
                   v1::GetWeightsResponse& out) {
   STATCOLLECT_ASSIGN_OR_RETURN(const auto names, NameMap::Parse(request.map));
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto a, Side::Open(context.store, request.run_a));
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto b, Side::Open(context.store, request.run_b));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto a, Side::Open(context.store, request.run_a));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto b, Side::Open(context.store, request.run_b));
   STATCOLLECT_ASSIGN_OR_RETURN(const auto all, StepSet::Parse(""));
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto of_a, a->view().Steps(all));
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto of_b, b->view().Steps(all));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto of_a, a.view.Steps(all));
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto of_b, b.view.Steps(all));
   STATCOLLECT_ASSIGN_OR_RETURN(const auto chosen,
-                               ChooseStep(a->view(), b->view(), of_a, of_b, request, context.stop));
+                               ChooseStep(a.view, b.view, of_a, of_b, request, context.stop));
   out.set_run_a(request.run_a);
   out.set_run_b(request.run_b);
   out.set_step(chosen.step);
-  Comparer comparer(a->view(), of_a, chosen.step, chosen.a, names, out);
+  Comparer comparer(a.view, of_a, chosen.step, chosen.a, names, out);
   for (const auto& [rank, held] : chosen.b) STATCOLLECT_RETURN_IF_ERROR(comparer.Add(rank, held));
   comparer.End(request.map);
   for (const std::string& note : names.Unused(request.run_a, request.run_b)) out.add_notes(note);

@@ -26,10 +26,6 @@ Result<std::optional<NoiseProfile>> Load(RecordReader& store, const std::string&
   return std::optional(std::move(profile));
 }
 
-RepeatNoise::OpenRun AsRecorded(RecordReader& store) {
-  return [&store](const std::string& run) { return RunView::Open(store, run); };
-}
-
 // Fills a profile from the noise of every step and rank.
 class Measurement {
  public:
@@ -141,12 +137,8 @@ Status OpenTwins(std::vector<TwinOf> twins, RunView& a, const RepeatNoise::OpenR
 
 }  // namespace
 
-Result<KnownNoise> OpenNoise(RecordReader& store, RunView& a, const DiffRequest& request) {
-  return OpenNoiseOfWhole(store, a, request, AsRecorded(store), /*fold=*/false);
-}
-
-Result<KnownNoise> OpenNoiseOfWhole(RecordReader& store, RunView& a, const DiffRequest& request,
-                                    const RepeatNoise::OpenRun& open, bool fold) {
+Result<KnownNoise> OpenNoise(RecordReader& store, RunView& a, const DiffRequest& request,
+                             const RepeatNoise::OpenRun& open, bool fold) {
   KnownNoise known;
   STATCOLLECT_ASSIGN_OR_RETURN(auto twins, WantedTwins(store, a, request));
   if (const auto repeats = RepeatsAmong(twins); !repeats.empty()) {
@@ -167,8 +159,7 @@ Result<KnownNoise> OpenNoiseOfWhole(RecordReader& store, RunView& a, const DiffR
 Result<NoiseProfile> SaveNoiseOf(DocumentStore& store, RunView& a, const SaveNoiseRequest& request,
                                  const RepeatNoise::OpenRun& open, const OnProgress& progress,
                                  const std::stop_token& stop) {
-  STATCOLLECT_ASSIGN_OR_RETURN(
-      auto repeats, RepeatNoise::Open(open ? open : AsRecorded(store), a, request.repeats));
+  STATCOLLECT_ASSIGN_OR_RETURN(auto repeats, RepeatNoise::Open(open, a, request.repeats));
   STATCOLLECT_ASSIGN_OR_RETURN(auto profile, Measurement(a, *repeats).Run(progress, stop));
   profile.runs = request.repeats;
   profile.saved_unix_nanos = std::chrono::duration_cast<std::chrono::nanoseconds>(

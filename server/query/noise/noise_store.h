@@ -27,16 +27,14 @@ struct KnownNoise {
 };
 
 // From the runs that a diff names, otherwise from A's twins, otherwise as stored for A. Twins take
-// the place of a floor. Both borrow the view.
-Result<KnownNoise> OpenNoise(RecordReader& store, RunView& a, const DiffRequest& request);
-// The same where `a` is one model that was put together from its ranks: `open` does so with a
-// repeat. The stored noise, which is the largest over ranks, holds for whole tensors, too: relative
-// to its size, a whole is never further apart than its furthest part. `fold`: micro-batches are one
-// batch, whose noise is the largest of theirs.
-Result<KnownNoise> OpenNoiseOfWhole(RecordReader& store, RunView& a, const DiffRequest& request,
-                                    const RepeatNoise::OpenRun& open, bool fold);
+// the place of a floor. Both borrow the view. `open`: opens a repeat as `a` was opened: as its
+// ranks recorded it, or as one model. The stored noise, which is the largest over ranks, holds for
+// whole tensors, too: relative to its size, a whole is never further apart than its furthest part.
+// `fold`: micro-batches are one batch, whose noise is the largest of theirs.
+Result<KnownNoise> OpenNoise(RecordReader& store, RunView& a, const DiffRequest& request,
+                             const RepeatNoise::OpenRun& open, bool fold);
 
-// See QueryEngine. `open`: how the repeats are read; empty: as they were recorded, rank by rank.
+// See QueryEngine. `open`: as above.
 Result<NoiseProfile> SaveNoiseOf(DocumentStore& store, RunView& a, const SaveNoiseRequest& request,
                                  const RepeatNoise::OpenRun& open, const OnProgress& progress,
                                  const std::stop_token& stop);
