@@ -47,6 +47,7 @@ OTHER_HEADERS = {
     "server/api/convert/": "an answer each, declared in one list",
     "server/ingest/registry_": "a long class in three parts: its sessions, copies of runs, what runs are told",
     "server/query/cause/": "a finder of causes each, declared in one list",
+    "server/query/diff/": "a part of the report each, declared in one list",
     "server/query/verdict/": "parts of the judge's explanation",
 }
 COMMENTED = ("server/query/verdict", "server/query/compare", "server/query/logical", "server/store")

@@ -1,4 +1,4 @@
-#include "server/query/diff/bracket.h"
+#include "server/query/diff/report_parts.h"
 
 #include <algorithm>
 #include <iterator>

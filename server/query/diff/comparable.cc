@@ -1,4 +1,4 @@
-#include "server/query/diff/comparable.h"
+#include "server/query/diff/report_parts.h"
 
 #include <algorithm>
 #include <string>

@@ -1,4 +1,4 @@
-#include "server/query/diff/growth.h"
+#include "server/query/diff/report_parts.h"
 
 #include <algorithm>
 #include <cmath>

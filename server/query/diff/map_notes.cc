@@ -1,4 +1,4 @@
-#include "server/query/diff/map_notes.h"
+#include "server/query/diff/report_parts.h"
 
 #include <set>
 #include <utility>
