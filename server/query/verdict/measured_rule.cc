@@ -94,8 +94,10 @@ std::vector<MeasuredRecord> MeasuredRule::Measure(const MeasuredStep& step) {
 // The smallest noise of a unit in the last place that the tensor has shown, in any step: its own
 // rounding.
 double MeasuredRule::LeastNoise(const TensorPair& pair, const MeasuredRecord& record) {
+  TensorIdentity identity = IdentityOf(pair);
+  if (pair.loss != nullptr) std::get<0>(identity) = *losses_.insert(*pair.loss).first;
   const auto [at, added] =
-      least_.try_emplace(IdentityOf(pair), Least{.noise = measured::kUnknown, .since = steps_});
+      least_.try_emplace(identity, Least{.noise = measured::kUnknown, .since = steps_});
   Least& least = at->second;
   if (record.size > 0 && record.noise[0] > 0)
     least.noise = std::min(least.noise, record.noise[0] / record.size);

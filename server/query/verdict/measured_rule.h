@@ -12,7 +12,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -56,7 +58,8 @@ class MeasuredRule {
   explicit MeasuredRule(std::vector<double> ulps,
                         OtherConvolutions convolutions = OtherConvolutions::kNone);
 
-  // Names must outlive this. `others`: the trails of other ranks in the step.
+  // Names of tensors must outlive this; those of losses, which are read with each step, need not.
+  // `others`: the trails of other ranks in the step.
   JudgedStep Judge(const MeasuredStep& step, std::span<const RankTrail* const> others = {});
   // Takes a step without judging it.
   RankTrail Follow(const MeasuredStep& step);
@@ -119,6 +122,7 @@ class MeasuredRule {
         0;  // the smallest relative one of a unit in the last place; infinite: none was measured
     std::uint64_t since = 0;  // the first step that has the tensor
   };
+  std::set<std::string> losses_;  // names, which `least_` points to
   std::map<TensorIdentity, Least> least_;
   bool any_difference_ = false;
   std::vector<std::uint32_t> groups_;  // of the step at hand, by pair

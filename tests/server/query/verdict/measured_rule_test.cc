@@ -44,9 +44,8 @@ class Records {
       step.losses[t].emplace_back();
     }
   }
-  void AddLoss(double a, double b, const Distances& of_twins) {
-    pairs.push_back(
-        {.distance = std::abs(a - b) / a, .loss = &kLossName, .loss_a = a, .loss_b = b});
+  void AddLoss(double a, double b, const Distances& of_twins, const std::string& name = kLossName) {
+    pairs.push_back({.distance = std::abs(a - b) / a, .loss = &name, .loss_a = a, .loss_b = b});
     step.twins.resize(of_twins.size());
     step.losses.resize(of_twins.size());
     for (std::size_t t = 0; t < of_twins.size(); ++t) {
@@ -207,6 +206,16 @@ TEST_F(MeasuredRuleTest, ALossAfterEqualOutputsDiffersAlsoWhereNoTwinLoggedIt) {
   };
   EXPECT_TRUE(is_jump(0.1));
   EXPECT_FALSE(is_jump(1e-7));
+}
+
+// A step's losses, with their names, are gone when the next step is read.
+TEST_F(MeasuredRuleTest, TheSmallestNoiseOfALossIsKnownWithoutTheStepThatShowedIt) {
+  std::string name = kLossName;
+  steps_.back().AddLoss(2.3, 2.3, kTwins, name);
+  EXPECT_TRUE(Jumps().empty());
+  name = "gone";
+  steps_.back().AddLoss(2.3, 2.3 * (1 + 1e-3), {1e-2, 1e-2});
+  EXPECT_EQ(Found(), std::vector<std::size_t>{0});
 }
 
 // --- what a record may inherit
