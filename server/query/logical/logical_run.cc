@@ -5,7 +5,6 @@
 #include <iterator>
 #include <map>
 #include <memory>
-#include <unordered_map>
 #include <utility>
 
 #include "common/loss_names.h"
@@ -194,7 +193,6 @@ void LogicalRun::DefineAgain() {
     attempt.ids.clear();
     attempt.holders.clear();
     attempt.plans.clear();
-    attempt.shapes.clear();
     for (Member& member : attempt.members) member.logical.clear();
     Define(attempt);
   }
@@ -302,7 +300,6 @@ void LogicalRun::Step::Clear() {
   }
   parts = {};
   used = 0;
-  members.clear();
 }
 
 bool LogicalRun::IsDefined(const Member& member, const StatColumns& block) const {
@@ -330,7 +327,6 @@ Part LogicalRun::MakePart(const Member& member, std::uint32_t id, std::uint32_t 
 Status LogicalRun::Add(Attempt& attempt, std::size_t index, Step& step) {
   const Member& member = attempt.members[index];
   const StatColumns& block = step.blocks[step.used - 1];
-  step.members.push_back(static_cast<std::uint32_t>(index));
   bool defined = false;
   {
     ReaderLock lock(mutex_);
@@ -701,63 +697,6 @@ Result<std::vector<StepRecord>> LogicalRun::StepEnds(AttemptId attempt, std::uin
     if (end.first == found->members.size()) all.push_back(end.second);
   }
   return all;
-}
-
-// --- steps that are known by their shape
-
-std::shared_ptr<const StepShape> LogicalRun::ShapeOf(Attempt& attempt, const StepHashes& step) {
-  std::vector<std::shared_ptr<const StepShape>> shapes;
-  {
-    MutexLock lock(plans_mutex_);
-    shapes = attempt.shapes;
-  }
-  const auto found = std::find_if(shapes.begin(), shapes.end(),
-                                  [&](const auto& shape) { return shape->IsOf(step); });
-  return found == shapes.end() ? nullptr : *found;
-}
-
-bool LogicalRun::KnowsShapes(const Attempt& attempt) {
-  MutexLock lock(plans_mutex_);
-  return !attempt.shapes.empty();
-}
-
-void LogicalRun::KeepShape(Attempt& attempt, std::uint64_t number, const Step& step,
-                           const Merged& merged) {
-  StepHashes hashes;
-  std::map<const TensorStats*, std::uint32_t>
-      first_of;  // by the begin of a block: the number of its first record
-  for (std::size_t b = 0; b < step.used; ++b) {
-    const StatColumns& block = step.blocks[b];
-    if (!block.empty())
-      first_of[block.stats.data()] = static_cast<std::uint32_t>(hashes.hash.size());
-    hashes.Add(step.members[b], HashesOf(block));
-  }
-  const auto number_of = [&](const Part& part) {
-    const auto& [begin, first] = *std::prev(first_of.upper_bound(part.stats));
-    return first + static_cast<std::uint32_t>(part.stats - begin);
-  };
-  std::unordered_map<std::uint32_t, std::uint32_t> place_of;  // by logical id
-  MergedHeads heads;
-  for (std::size_t b = 0; b < kMergedBlocks; ++b) {
-    heads[b] = HeadWithoutValues(number, merged.blocks[b]);
-    for (const std::uint32_t id : merged.blocks[b].activation)
-      place_of.emplace(id, static_cast<std::uint32_t>(place_of.size()));
-  }
-  std::vector<std::uint32_t> to(hashes.hash.size(), StepShape::kNotMerged);
-  StepShape::Pairs replicas;
-  for (const auto& [id, parts] : step.parts) {
-    const MergePlan& plan = *step.plans[id];
-    for (const std::uint32_t i : plan.counted) to[number_of(parts[i])] = place_of.at(id);
-    for (const auto& [part, of] : plan.replicas)
-      replicas.emplace_back(number_of(parts[part]), number_of(parts[of]));
-  }
-  MutexLock lock(plans_mutex_);
-  const auto same = [&](const auto& shape) { return shape->IsOf(hashes); };
-  if (std::any_of(attempt.shapes.begin(), attempt.shapes.end(), same)) return;
-  auto shape = std::make_shared<const StepShape>(std::move(hashes.records), std::move(to),
-                                                 std::move(replicas), heads);
-  if (attempt.shapes.size() == kShapesMax) attempt.shapes.erase(attempt.shapes.begin());
-  attempt.shapes.push_back(std::move(shape));
 }
 
 }  // namespace statcollect::query

@@ -5,7 +5,6 @@
 #define STATCOLLECT_SERVER_QUERY_LOGICAL_LOGICAL_RUN_H_
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -24,7 +23,6 @@
 #include "common/thread_annotations.h"
 #include "server/query/logical/findings.h"
 #include "server/query/logical/merge_parts.h"
-#include "server/query/logical/step_shape.h"
 #include "server/store/run_reader.h"
 
 namespace statcollect::query {
@@ -149,19 +147,12 @@ class LogicalRun : public RunReader {
         layout_ids;
     std::vector<Layout> layouts;
     std::vector<std::shared_ptr<const MergePlan>> plans;  // by logical id: the newest
-    std::vector<std::shared_ptr<const StepShape>>
-        shapes;  // of steps whose hashes tell all that a diff asks
-    // Whether it pays to read the hashes of a step first: its last steps were skipped once their
-    // digest was known, and were of known shapes. Hints: no answer depends on them.
-    std::atomic<bool> skips{false};
-    std::atomic<int> known_shapes{kUnknownShapesMax};
   };
   using Parts = std::pair<std::uint32_t, std::vector<Part>>;  // of a logical id
   // Records of all ranks in one step. Reuses its memory from step to step.
   struct Step {
-    std::deque<StatColumns> blocks;      // what the parts point to
-    std::size_t used = 0;                // of them
-    std::vector<std::uint32_t> members;  // of the used ones
+    std::deque<StatColumns> blocks;  // what the parts point to
+    std::size_t used = 0;            // of them
     std::vector<Parts> pool;
     std::vector<std::uint32_t>
         slots;               // by logical id: its place in the pool and 1; 0: not recorded
@@ -174,17 +165,16 @@ class LogicalRun : public RunReader {
     void Clear();
   };
 
-  // A step as if of one rank. Reuses its memory from step to step.
+  // A step as if of one rank: its tensors with sketches, and those without. Reuses its memory from
+  // step to step.
   struct Merged {
-    std::array<StatColumns, kMergedBlocks> blocks;
+    std::array<StatColumns, 2> blocks;
     // Whether each record of a block is that of a whole tensor with a hash to rely on: equal
     // hashes, equal tensors.
-    std::array<bool, kMergedBlocks> hashed{};
+    std::array<bool, 2> hashed{};
   };
 
   static constexpr std::uint32_t kHidden = ~std::uint32_t{0};
-  static constexpr int kUnknownShapesMax = 8;
-  static constexpr std::size_t kShapesMax = 4;
 
   LogicalRun(RunReader& store, std::string run) : store_(store), run_(std::move(run)) {}
   Status Read();
@@ -216,11 +206,6 @@ class LogicalRun : public RunReader {
   void Merge(Attempt& attempt, std::uint64_t step_number, Step& step, Merged* merged);
   void MergeInto(const MergePlan& plan, const Parts& parts, const TensorKey& key,
                  std::uint64_t step_number, Merged* merged);
-  // How a step of the same records is merged by hashes; null: unknown.
-  std::shared_ptr<const StepShape> ShapeOf(Attempt& attempt, const StepHashes& step);
-  bool KnowsShapes(const Attempt& attempt);
-  // After the step was merged, if all of it is hashed. Replaces the oldest of kShapesMax.
-  void KeepShape(Attempt& attempt, std::uint64_t number, const Step& step, const Merged& merged);
   const MergePlan& PlanOf(Attempt& attempt, const Parts& parts, Step& step);
   std::uint32_t Intern(Attempt& attempt, const Layout& layout) STATCOLLECT_REQUIRES(plans_mutex_);
 

@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <utility>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 namespace statcollect::query {
 namespace {
@@ -16,131 +20,89 @@ BlockDigest UniqueDigest() {
   return digest;
 }
 
+// Of blocks that are equal if their records and hashes are.
+BlockDigest DigestOf(const StatColumns& block) {
+  XXH3_state_t state;
+  XXH3_128bits_reset(&state);
+  const std::uint64_t size[] = {block.size(), block.sketch_width};
+  XXH3_128bits_update(&state, size, sizeof size);
+  for (const auto* column : {&block.activation, &block.layout, &block.order})
+    XXH3_128bits_update(&state, column->data(), column->size() * sizeof(std::uint32_t));
+  for (const TensorStats& stats : block.stats)
+    XXH3_128bits_update(&state, &stats.hash, sizeof stats.hash);
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(&state));
+  BlockDigest digest;
+  static_assert(sizeof digest == sizeof canonical.digest);
+  std::memcpy(digest.data(), canonical.digest, sizeof digest);
+  return digest;
+}
+
+BlockHead HeadOf(std::uint64_t step, const StatColumns& block, bool hashed) {
+  return {.step = step,
+          .activation = *std::ranges::min_element(block.activation),
+          .records = block.size(),
+          .digest = hashed ? DigestOf(block) : UniqueDigest(),
+          .activations = XXH3_64bits(block.activation.data(),
+                                     block.activation.size() * sizeof(std::uint32_t))};
+}
+
 }  // namespace
 
 LogicalScan::LogicalScan(LogicalRun& run, LogicalRun::Attempt* attempt, StepBounds steps)
-    : run_(run), attempt_(attempt), several_(steps.first < steps.last) {
-  if (attempt_ != nullptr) scans_ = Open(steps);
-}
-
-LogicalScan::Scans LogicalScan::Open(StepBounds steps) {
-  Scans scans;
+    : run_(run), attempt_(attempt) {
+  if (attempt_ == nullptr) return;
   for (const LogicalRun::Member& member : attempt_->members) {
-    scans.of.push_back(run_.store_.ScanStats(attempt_->id, member.rank, steps));
-    scans.there.push_back(scans.of.back()->NextHead());
-    if (status_.ok()) status_ = scans.of.back()->status();
+    scans_.push_back(run_.store_.ScanStats(attempt_->id, member.rank, steps));
+    there_.push_back(scans_.back()->NextHead());
+    if (status_.ok()) status_ = scans_.back()->status();
   }
-  return scans;
 }
 
 bool LogicalScan::NextHead() {
   if (!status_.ok()) return false;
-  if (at_ < kMergedBlocks) {
-    if (NextBlock(at_ + 1)) return true;
-    attempt_->skips.store(!loaded_, std::memory_order_relaxed);
-  }
+  if (NextBlock(at_ + 1)) return true;
   do {
     if (!GoToNextStep()) return false;
-    ReadHeads();
+    ReadStep();
     if (!status_.ok()) return false;
   } while (!NextBlock(0));
   return true;
 }
 
 bool LogicalScan::NextBlock(std::size_t from) {
-  for (at_ = from; at_ < kMergedBlocks && heads_[at_].records == 0;) ++at_;
-  return at_ < kMergedBlocks;
+  const auto& blocks = merged_.blocks;
+  for (at_ = from; at_ < blocks.size() && blocks[at_].empty();) ++at_;
+  if (at_ >= blocks.size()) return false;
+  head_ = HeadOf(step_, blocks[at_], merged_.hashed[at_]);
+  return true;
 }
 
 bool LogicalScan::GoToNextStep() {
   bool any = false;
-  for (std::size_t i = 0; i < scans_.of.size(); ++i) {
-    if (!scans_.there[i]) continue;
-    step_ = any ? std::min(step_, scans_.of[i]->head().step) : scans_.of[i]->head().step;
+  for (std::size_t i = 0; i < scans_.size(); ++i) {
+    if (!there_[i]) continue;
+    step_ = any ? std::min(step_, scans_[i]->head().step) : scans_[i]->head().step;
     any = true;
   }
   return any;
 }
 
-void LogicalScan::ReadHeads() {
-  loaded_ = whole_ = false;
-  const bool first_hashes = several_ && attempt_->skips.load(std::memory_order_relaxed) &&
-                            attempt_->known_shapes.load(std::memory_order_relaxed) > 0;
-  if (first_hashes) {
-    if (ReadHashes() || !status_.ok()) return;
-    ReadWholeAgain();
-  } else {
-    unknown_shape_ = !run_.KnowsShapes(*attempt_);
-    ReadWhole(scans_);
-  }
-  if (!status_.ok()) return;
-  heads_ = HeadsOfMerged();
-  const bool hashed = merged_.hashed[0] && merged_.hashed[1] && !gathered_.parts.empty();
-  if (unknown_shape_ && hashed) run_.KeepShape(*attempt_, step_, gathered_, merged_);
-}
-
-bool LogicalScan::ReadHashes() {
-  hashes_.Clear();
-  for (std::size_t i = 0; i < scans_.of.size(); ++i) {
-    StatScan& scan = *scans_.of[i];
-    while (scans_.there[i] && scan.head().step == step_) {
-      if (!scan.LoadHashes(&loaded_hashes_)) break;
-      hashes_.Add(static_cast<std::uint32_t>(i), loaded_hashes_);
-      scans_.there[i] = scan.NextHead();
-    }
-    status_ = scan.status();
-    if (!status_.ok()) return false;
-  }
-  const auto shape = run_.ShapeOf(*attempt_, hashes_);
-  unknown_shape_ = !shape;
-  const auto heads = shape ? shape->Merge(step_, hashes_) : std::nullopt;
-  if (heads) heads_ = *heads;
-  std::atomic<int>& known = attempt_->known_shapes;
-  const int now = known.load(std::memory_order_relaxed);
-  known.store(heads ? std::min(now + 1, LogicalRun::kUnknownShapesMax) : now - 1,
-              std::memory_order_relaxed);
-  return heads.has_value();
-}
-
-void LogicalScan::ReadWhole(Scans& scans) {
+void LogicalScan::ReadStep() {
   gathered_.Clear();
-  for (std::size_t i = 0; i < scans.of.size() && status_.ok(); ++i) {
-    while (scans.there[i] && status_.ok() && scans.of[i]->head().step == step_) {
-      if (!scans.of[i]->Load(/*sketches=*/true, &gathered_.NewBlock())) break;
+  for (std::size_t i = 0; i < scans_.size() && status_.ok(); ++i) {
+    StatScan& scan = *scans_[i];
+    while (there_[i] && status_.ok() && scan.head().step == step_) {
+      if (!scan.Load(/*sketches=*/true, &gathered_.NewBlock())) break;
       status_ = run_.Add(*attempt_, i, gathered_);
-      scans.there[i] = scans.of[i]->NextHead();
+      there_[i] = scan.NextHead();
     }
-    if (status_.ok()) status_ = scans.of[i]->status();
+    if (status_.ok()) status_ = scan.status();
   }
-  if (!status_.ok()) return;
-  run_.Merge(*attempt_, step_, gathered_, &merged_);
-  whole_ = true;
-}
-
-void LogicalScan::ReadWholeAgain() {
-  Scans scans = Open({.first = step_, .last = step_});
-  if (!status_.ok()) return;
-  ReadWhole(scans);
-  for (const auto& scan : scans.of) bytes_again_ += scan->bytes_read();
-}
-
-MergedHeads LogicalScan::HeadsOfMerged() const {
-  MergedHeads heads;
-  std::vector<std::uint64_t> hashes;
-  for (std::size_t b = 0; b < kMergedBlocks; ++b) {
-    const StatColumns& block = merged_.blocks[b];
-    heads[b] = HeadWithoutValues(step_, block);
-    hashes.clear();
-    for (const TensorStats& stats : block.stats) hashes.push_back(stats.hash);
-    heads[b].digest = merged_.hashed[b] ? DigestWith(heads[b], hashes) : UniqueDigest();
-  }
-  return heads;
+  if (status_.ok()) run_.Merge(*attempt_, step_, gathered_, &merged_);
 }
 
 bool LogicalScan::Load(bool sketches, StatColumns* columns) {
-  if (!status_.ok()) return false;
-  loaded_ = true;
-  if (!whole_) ReadWholeAgain();
   if (!status_.ok()) return false;
   std::swap(*columns, merged_.blocks[at_]);
   if (sketches) return true;
@@ -150,15 +112,14 @@ bool LogicalScan::Load(bool sketches, StatColumns* columns) {
 }
 
 bool LogicalScan::LoadHashes(HashColumns* columns) {
-  StatColumns block;
-  if (!Load(/*sketches=*/true, &block)) return false;
-  *columns = HashesOf(block);
+  if (!status_.ok()) return false;
+  *columns = HashesOf(merged_.blocks[at_]);
   return true;
 }
 
 std::uint64_t LogicalScan::bytes_read() const {
-  std::uint64_t bytes = bytes_again_;
-  for (const auto& scan : scans_.of) bytes += scan->bytes_read();
+  std::uint64_t bytes = 0;
+  for (const auto& scan : scans_) bytes += scan->bytes_read();
   return bytes;
 }
 

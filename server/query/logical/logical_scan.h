@@ -4,25 +4,20 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <utility>
 #include <vector>
 
 #include "server/query/logical/logical_run.h"
-#include "server/query/logical/step_shape.h"
 #include "server/store/run_reader.h"
 
 namespace statcollect::query {
 
-// While its user skips steps by their digests, it reads only the hashes of the next ones, which
-// takes a fraction of the time; a step that the user loads after all is then read in full.
 class LogicalScan final : public StatScan {
  public:
   // Memory: one step of all ranks.
   LogicalScan(LogicalRun& run, LogicalRun::Attempt* attempt, StepBounds steps);
 
   bool NextHead() override;
-  const BlockHead& head() const override { return heads_[at_]; }
+  const BlockHead& head() const override { return head_; }
   // Once for each head, because the block is given away.
   bool Load(bool sketches, StatColumns* columns) override;
   bool LoadHashes(HashColumns* columns) override;
@@ -30,36 +25,20 @@ class LogicalScan final : public StatScan {
   std::uint64_t bytes_read() const override;
 
  private:
-  // Of the members, each at the next block that was not read; `there`: whether there is one.
-  struct Scans {
-    std::vector<std::unique_ptr<StatScan>> of;
-    std::vector<bool> there;
-  };
-
-  Scans Open(StepBounds steps);
   bool GoToNextStep();  // false at the end
-  void ReadHeads();     // of the step, and what it takes to know them
-  bool ReadHashes();    // false: it takes the whole step
-  void ReadWhole(Scans& scans);
-  void ReadWholeAgain();
-  MergedHeads HeadsOfMerged() const;
-  bool NextBlock(std::size_t from);  // of those that are there
+  void ReadStep();
+  bool NextBlock(std::size_t from);  // of those that have records
 
   LogicalRun& run_;
   LogicalRun::Attempt* const attempt_;
-  const bool several_;  // steps
-  Scans scans_;
-  std::uint64_t bytes_again_ = 0;  // of scans that read a step again
-  LogicalRun::Step gathered_;      // of the step at hand
-  LogicalRun::Merged merged_;      // the same
-  bool whole_ = false;             // both of the step at hand
-  bool unknown_shape_ = false;     // of the step at hand
-  StepHashes hashes_;
-  HashColumns loaded_hashes_;
+  // Of the members, each at the next block that was not read; `there_`: whether there is one.
+  std::vector<std::unique_ptr<StatScan>> scans_;
+  std::vector<bool> there_;
+  LogicalRun::Step gathered_;  // of the step at hand
+  LogicalRun::Merged merged_;  // the same
   std::uint64_t step_ = 0;
-  MergedHeads heads_;
-  std::size_t at_ = kMergedBlocks;  // its head; kMergedBlocks: no step is at hand
-  bool loaded_ = false;             // something of the step at hand
+  BlockHead head_;
+  std::size_t at_ = 0;  // its block
   Status status_;
 };
 
