@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -166,7 +167,8 @@ class Attachment:
     def claim(self, named: Named, kinds: Iterable[str]) -> None:
         """Reserves a name and kinds for this watch: call indexes of two watches would mix. Raises InvalidArgumentError."""
         for kind in sorted(kinds):
-            if not self.hooks.claims.take(named.name, kind):
+            take = self.hooks.claims.take
+            if not take(named.name, kind) and not (gc.collect() and take(named.name, kind)):  # a model that is gone may hold it
                 raise InvalidArgumentError(
                     f"watch: '{named.name}' ({kind}) is already watched; expected each name once; "
                     "remove() the other watch, exclude the name with exclude=, or distinguish two models with name="
