@@ -8,15 +8,15 @@ PairedStep::PairedStep(const Alignment& alignment, std::span<const Observation> 
                        std::span<const Observation> b, Kinds kinds)
     : alignment_(&alignment), of_b_(b, alignment.b().activations.size()) {
   const ById of_a(a, alignment.a().activations.size());
-  const auto is_asked_for = [&](const ActivationTraits& traits) {
-    return kinds == Kinds::kAll || traits.wanted;
+  const auto is_asked_for = [&](const TensorDef& def, const ActivationTraits& traits) {
+    return kinds == Kinds::kAll ? def.key.kind != Kind::kOperator : traits.wanted;
   };
   PartsOfB parts;
   pairs_.reserve(a.size());
   for (const Observation& seen : a) {
     const std::uint32_t id = seen.def->id;
     const ActivationTraits& traits = alignment.traits_a(id);
-    if (!is_asked_for(traits)) continue;
+    if (!is_asked_for(*seen.def, traits)) continue;
     if (const AlignedGroup* const group = alignment.GroupAt(id)) AddGroup(*group, of_a, parts);
     if (traits.grouped) continue;
     if (const Observation* const other = of_b_.Find(alignment.b_of(id))) {
@@ -27,14 +27,15 @@ PairedStep::PairedStep(const Alignment& alignment, std::span<const Observation> 
   }
   for (const AlignedGroup& group : alignment.groups()) {
     const std::uint32_t first = group.a.front();
-    if (of_a.Find(first) == nullptr && is_asked_for(alignment.traits_a(first)))
+    if (of_a.Find(first) == nullptr &&
+        is_asked_for(alignment.a().activations[first], alignment.traits_a(first)))
       AddGroup(group, of_a, parts);
   }
   std::optional<LoneRecord::Orders> behind;
   for (const Observation& seen : b) {
     const std::uint32_t id = seen.def->id;
     const ActivationTraits& traits = alignment.traits_b(id);
-    if (!is_asked_for(traits)) continue;
+    if (!is_asked_for(*seen.def, traits)) continue;
     if (const Observation* const other = of_a.Find(alignment.a_of(id))) {
       behind = {.a = other->order, .b = seen.order};
     } else if (const auto part = parts.find(id); part != parts.end()) {

@@ -136,6 +136,17 @@ TEST_F(PairedSteps, WhatTheMapOrTheRequestLeavesOutIsNeitherPairedNorAlone) {
   EXPECT_THAT(step.only_b(), IsEmpty());
 }
 
+TEST_F(PairedSteps, OperatorsOfAZoomAreLeftOut) {
+  for (PairedRun* const run : {&a_, &b_}) {
+    run->Add(Key("layer"));
+    run->Add(Key("layer/#1 aten.mul.Tensor", Kind::kOperator));
+  }
+  b_.Add(Key("layer/#2 aten.detach.default", Kind::kOperator));
+  const PairedStep step = Pair();
+  EXPECT_THAT(NamesOf(step.pairs()), ElementsAre("layer = layer"));
+  EXPECT_THAT(NamesOf(step.only_b()), IsEmpty());
+}
+
 TEST_F(PairedSteps, AnotherRunsRecordsAreMadeComparableAsThoseOfAWere) {
   for (const char* name : {"q", "k", "o"}) a_.Add(Key(name));
   for (const char* name : {"qk", "o"}) b_.Add(Key(name));
