@@ -205,7 +205,8 @@ void AddRun(CommandSet& commands, const std::string& name) {
                   "Record a twin of RUN with noise of this seed, as RUN.twin-1-SEED")
       ->type_name("SEED");
   TakesOneOf(
-      app->add_option("--if-exists", o.if_exists, "What to do if there is a run of that name")
+      app->add_option("--if-exists", o.if_exists,
+                      "If there is a run of that name: error, replace it, append a launch to it")
           ->capture_default_str(),
       "WHAT", {"error", "replace", "append"});
   TakesOneOf(app->add_option("--watch", o.watch, "off: record only what the script itself watches")

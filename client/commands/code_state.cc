@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <string_view>
 #include <system_error>
 #include <vector>
@@ -24,6 +25,7 @@ namespace fs = std::filesystem;
 
 constexpr std::uintmax_t kFileBytesMax =
     4 << 20;  // of a file that git does not know; of a larger one its size and time count
+constexpr std::size_t kEntriesMax = 20'000;  // of a folder in which Python files are looked for
 
 // Of a terminal or a session, or statctl's own.
 constexpr std::array<std::string_view, 14> kNotOfTheTraining = {
@@ -101,6 +103,40 @@ bool AddCommit(const std::string& data_folder, Digest& digest) {
   return true;
 }
 
+bool IsHidden(const fs::path& name) {
+  return name.native().starts_with('.') || name == "site-packages" || name == "node_modules";
+}
+
+// The Python files below a folder, in the order of their names. Links to folders are not followed.
+void AddSources(const fs::path& folder, Digest& digest) {
+  std::error_code error;
+  std::vector<fs::path> files;
+  fs::recursive_directory_iterator entry(folder, fs::directory_options::skip_permission_denied,
+                                         error);
+  for (std::size_t seen = 0; !error && entry != fs::end(entry) && seen < kEntriesMax;
+       entry.increment(error), ++seen) {
+    const fs::path& path = entry->path();
+    std::error_code unknown;
+    if (entry->is_directory(unknown) && IsHidden(path.filename()))
+      entry.disable_recursion_pending();
+    if (path.extension() == ".py") files.push_back(path);
+  }
+  std::sort(files.begin(), files.end());
+  for (const fs::path& path : files) AddFile(path, digest);
+}
+
+// What Python may import: it looks beside the script, and `python -m` in the working directory.
+void AddImports(const Training& training, Digest& digest) {
+  std::error_code error;
+  std::set<fs::path> folders = {fs::current_path(error)};
+  for (const std::string& word : training.command) {
+    const fs::path path = fs::weakly_canonical(word, error);
+    if (path.extension() == ".py" && fs::is_regular_file(path, error))
+      folders.insert(path.parent_path());
+  }
+  for (const fs::path& folder : folders) AddSources(folder, digest);
+}
+
 }  // namespace
 
 std::string CodeState(const Training& training, const std::string& data_folder) {
@@ -116,6 +152,7 @@ std::string CodeState(const Training& training, const std::string& data_folder) 
   if (!AddCommit(data_folder, digest)) {
     for (const std::string& word : training.command) AddFile(word, digest);
   }
+  AddImports(training, digest);
   return digest.Hex();
 }
 

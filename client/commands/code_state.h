@@ -10,8 +10,9 @@ namespace statcollect::client {
 
 // A fingerprint, as 64 hexadecimal digits, of the training's command, options and environment, of
 // the working directory, and of the code: the commit, the differences from it and the files that
-// git does not know, but for the data folder. Outside of git: of the files that the command names.
-// Cost: git status, and reading what it lists. Data sets are not part of it.
+// git does not know, but for the data folder; and the Python files below the working directory and
+// below the folders of the scripts that the command names (of 20,000 entries of a folder each).
+// Cost: git status, and reading what it lists. Data sets and installed packages are not part of it.
 std::string CodeState(const Training& training, const std::string& data_folder);
 
 }  // namespace statcollect::client

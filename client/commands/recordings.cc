@@ -29,9 +29,16 @@ Status RecordAnew(Session& session, const Recording& recording) {
     return Status(status.code(), fmt::format("{}: {}", recording.which, status.message()));
   };
   if (const Status removed = RemoveTwins(session, run); !removed.ok()) return fail(removed);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto before, FindRun(session, run));
   session.Remark(fmt::format("{}: {}", recording.which, CommandText(recording.training.command)));
   const auto recorded = Record(session, recording.training, recording.show);
-  if (!recorded.ok()) return fail(recorded.status());
+  if (!recorded.ok()) {
+    STATCOLLECT_ASSIGN_OR_RETURN(const auto after, FindRun(session, run));
+    if (before && after && before->start_unix_nanos() == after->start_unix_nanos())
+      session.Remark(
+          fmt::format("{}: '{}' is still that of an earlier training", recording.which, run));
+    return fail(recorded.status());
+  }
   const v1::RunSummary& summary = recorded->summary;
   session.Remark(fmt::format("{}: '{}' has {} steps, {} records, in {:.1f} s", recording.which, run,
                              FormatCount(summary.steps()), FormatCount(summary.records()),
@@ -52,7 +59,7 @@ Status Obtain(Session& session, Recording recording) {
   if (!there.ok()) return there.status();
   if (*there) {
     session.Remark(fmt::format(
-        "{}: '{}' is as it was last time; of data outside of this repository nothing is known",
+        "{}: '{}' is as it was last time; of data, and of installed packages, nothing is known",
         recording.which, run));
     return Status::Ok();
   }

@@ -237,6 +237,9 @@ def test_ab_from_a_plain_script(work: Path) -> None:
     (work / "train.py").write_text(SCRIPT + "# changed\n")
     changed = statctl(work, "ab", "--steps", "4", "--no-twins", "--reuse", "--env-b", "EPS=0.1", "--", *TRAIN)
     assert changed.code == 1 and "as it was last time" not in changed.err, changed.err
+    (work / "beside.py").write_text("# what the script may import\n")
+    beside = statctl(work, "ab", "--steps", "4", "--no-twins", "--reuse", "--", *TRAIN, "---", "false")
+    assert "as it was last time" not in beside.err and "B: 'ab-b' is still that of an earlier training" in beside.err, beside.err
     # What an earlier command has left under B's name is not B's.
     nothing = statctl(work, "ab", "--steps", "4", "--no-twins", "--reuse", "--", *TRAIN, "---", "true")
     assert nothing.code == 2 and "B: the command ended well, but it has recorded nothing of run 'ab-b'" in nothing.err
