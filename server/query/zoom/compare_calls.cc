@@ -226,12 +226,15 @@ class Comparing {
     }
   }
 
+  using Refs = std::vector<std::pair<const std::string*, ZoomRef>>;  // by name of the argument
+
   // What goes into a pair of operators.
   struct Inputs {
     Agreement agreement;
     std::uint32_t tensors = 0;
     bool rewired = false;     // another tensor is passed
     bool from_block = false;  // one that differs comes from operators without a partner
+    bool only_one = false;    // such a one is given to one of the pair only
     bool outside = true;      // those that differ are all inputs or weights of the module
     std::vector<ZoomDifference> differences;
   };
@@ -248,7 +251,21 @@ class Comparing {
       ++found.tensors;
       AddTensor(*refs_a[k].first, refs_a[k].second, refs_b[k].second, found);
     }
+    AddRest(refs_a, refs_b.size(), numbers_a_, fed_a_, found);
+    AddRest(refs_b, refs_a.size(), numbers_b_, fed_b_, found);
     return found;
+  }
+
+  // Tensors that only one of the pair is given, such as a gradient that another part of the module
+  // adds to a sum: they come from a block if nothing of the other run has computed them.
+  static void AddRest(const Refs& refs, std::size_t paired, const std::set<std::uint32_t>& numbers,
+                      std::vector<ZoomRef>& fed, Inputs& to) {
+    for (std::size_t k = paired; k < refs.size(); ++k) {
+      if (!IsLone(refs[k].second, numbers)) continue;
+      to.agreement.equal = false;
+      to.from_block = to.only_one = true;
+      fed.push_back(refs[k].second);
+    }
   }
 
   void AddTensor(const std::string& name, const ZoomRef& a, const ZoomRef& b, Inputs& to) {
@@ -307,6 +324,7 @@ class Comparing {
       NoteSmall(name_it, ZoomOutcome::kRounding);
       return false;
     }
+    if (given.only_one) return NameBlock(a, b, results);
     if (given.from_block &&
         (inputs.shape || inputs.distance > std::max(inputs.rounding, kJump * before_)))
       return NameBlock(a, b, inputs);
@@ -348,8 +366,8 @@ class Comparing {
     return found == in.arguments.end() ? none : *found;
   }
 
-  static std::vector<std::pair<const std::string*, ZoomRef>> RefsOf(const ZoomOperator& of) {
-    std::vector<std::pair<const std::string*, ZoomRef>> refs;
+  static Refs RefsOf(const ZoomOperator& of) {
+    Refs refs;
     for (const ZoomArgument& argument : of.arguments) {
       for (const ZoomRef& ref : argument.refs) refs.emplace_back(&argument.name, ref);
     }

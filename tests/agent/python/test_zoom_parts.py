@@ -102,6 +102,29 @@ def test_gradients_come_in_and_go_out_by_name_and_a_hook_is_told(recording: Reco
     assert out["gradient of norm.weight"].endswith(".1")
 
 
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.linear(x)
+        return x + x.sin() + x.cos()
+
+
+def test_what_autograd_adds_up_within_the_module_is_an_operator(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(monkeypatch, "0@1", made=nn.Sequential(Residual()))
+    ((_, lines),) = documents(recording, "backward")
+    (added,) = [line for line in of(lines, "op") if line[2] == "autograd.sum"]
+    inputs = {line[1]: line[2] for line in of(lines, "in")}
+    parts = [text.split("^")[1].split(":")[0] for text in added[8:]]
+    assert len(parts) == 3, added
+    assert sorted(inputs.get(part.removeprefix("&in"), "computed") for part in parts) == ["computed", "computed", "gradient of output 0"]
+    used = [line for line in of(lines, "op") if any(f"&{added[1]}.0:" in text for text in line[8:])]
+    assert used, "the gradients of the linear layer are computed from the sum"
+    assert not any("summed or changed" in label for label in inputs.values())
+
+
 def test_the_backward_of_a_function_of_autograd_has_its_own_line(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     train(monkeypatch, "1@1")
     ((_, lines),) = documents(recording, "backward")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import os
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,6 +14,7 @@ from .zoom_operators import Operators, Origin, make_mode, pop, push, sequence_nu
 
 _CHECKPOINT = os.path.join("torch", "utils", "checkpoint.py")
 _ENGINE = "_engine_run_backward"  # torch's function that runs the graph
+_SUM = "autograd.sum"  # what the engine adds up between two nodes; no operator is dispatched for it
 
 
 class BackwardOperators(Operators):
@@ -51,6 +53,19 @@ class BackwardOperators(Operators):
         place = "" if self._node_of is None else f" of {self._node_of.place}"
         return f"gradient into {self.node_name}{place}, summed or changed by a hook"
 
+    def text_of(self, gradient: Any) -> str:
+        return self._value(gradient)
+
+    def add_up(self, parts: list[str], gradient: Any, written: bool) -> None:
+        """The engine has added up gradients of the call, into one of them if `written`; a hook may have changed the sum. `parts`: their texts."""
+        if written:
+            self.count_write(gradient)
+        if self.budget.spent() or self.computed(gradient):
+            return
+        place, function = self.place_of_torch("")
+        arguments = [f"{number}^{part}" for number, part in enumerate(parts)]
+        self._note(_SUM, (place, f"{function}, or a hook"), arguments, "", gradient, [], view=False)
+
 
 class Backward:
     """The nodes of one forward call. Each is recorded the first time that it runs; nodes that never run are left out. Threads: autograd's, one
@@ -63,6 +78,9 @@ class Backward:
         self.operators = BackwardOperators(forward)
         self._mode, self._done = make_mode(self.operators), done
         self._nodes: dict[int, _Node] = {}
+        # By node and number: from how many nodes of the call its gradient comes, and what they have given so far.
+        self._givers: Counter[tuple[int, int]] = Counter()
+        self._given: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
         self._versions: dict[tuple[Any, ...], int] = {}
         self._sequence = range(first, sequence_number())
         tensors = [(f"gradient of output {path}", tensor) for path, tensor in flatten(output)]
@@ -90,6 +108,7 @@ class Backward:
                 label = None
                 if after is not None and after._sequence_nr() in self._sequence:
                     roots.append(after)
+                    self._givers[id(after), number] += 1
                 elif after is not None:
                     variable = getattr(after, "variable", None)
                     label = outgoing.get((id(after), number)) or f"gradient of {names.get(id(variable), 'a tensor from outside')}"
@@ -100,6 +119,7 @@ class Backward:
         for each in self._nodes.values():
             each.remove()
         self._nodes, self._kept, self.waiting = {}, [], set()
+        self._given.clear()
 
     def enter(self, node: _Node, gradients: Any) -> None:
         """A node is about to run. May raise."""
@@ -109,18 +129,23 @@ class Backward:
             if gradient is None:
                 continue
             written = self._versions.get(operators.identity(gradient), gradient._version) != gradient._version
-            label = self._labels.get((id(node.node), number)) or operators.gradient_label()
-            operators.come_in(label, gradient, written)
+            label, parts = self._labels.get((id(node.node), number)), self._given.pop((id(node.node), number), [])
+            if len(parts) > 1 and label is None:
+                operators.add_up(parts, gradient, written)
+            else:
+                operators.come_in(label or operators.gradient_label(), gradient, written)
         push(self._mode)
 
     def leave(self, node: _Node, gradients: Any) -> None:
         """It has run. May raise."""
         pop(self._mode)
-        for label, gradient in zip(node.outgoing, gradients):
+        for label, (after, number), gradient in zip(node.outgoing, node.node.next_functions, gradients):
             if gradient is None:
                 continue
             if label is not None:
                 self.operators.hand_on(label, gradient)
+            elif self._givers[id(after), number] > 1:
+                self._given[id(after), number].append(self.operators.text_of(gradient))
             self._versions[self.operators.identity(gradient)] = gradient._version
 
     def over(self, node: _Node) -> None:

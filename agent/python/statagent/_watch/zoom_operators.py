@@ -156,11 +156,14 @@ class Operators:
     def come_in(self, label: str, tensor: Any, written: bool) -> None:
         """A tensor is handed to the call. `written`: into its memory, by nobody of this call, since the call computed it."""
         if written:
-            memory = self._memory(tensor)
-            self._writes[memory] = self._writes.get(memory, 0) + 1
+            self.count_write(tensor)
         identity = self.identity(tensor)
         if identity not in self._known:
-            self._called[identity] = label
+            self._called.setdefault(identity, label)  # nodes that only pass it on have called it nothing else
+
+    def count_write(self, tensor: Any) -> None:
+        memory = self._memory(tensor)
+        self._writes[memory] = self._writes.get(memory, 0) + 1
 
     # --- one operator
 
@@ -190,20 +193,19 @@ class Operators:
         try:
             after = self._random_state(function, args, kwargs)
             for tensor in written:
-                memory = self._memory(tensor)
-                self._writes[memory] = self._writes.get(memory, 0) + 1
+                self.count_write(tensor)
             drawn = "" if before is None or before == after else f"{before:016x}-{after:016x}"
             if chosen.size:
                 place = place[0], f"{place[1]}, of {chosen.size} at once".removeprefix(", ")
-            self._note(function, place, arguments, drawn, chosen.of(result), written)
+            self._note(_name(function), place, arguments, drawn, chosen.of(result), written, _is_view(function))
         except Exception as error:
             self._refuse(function, error)
         return result
 
     def _note(
-        self, function: Any, place: tuple[str, str], arguments: list[str], drawn: str, result: Any, written: list[Any]
+        self, name: str, place: tuple[str, str], arguments: list[str], drawn: str, result: Any, written: list[Any], view: bool
     ) -> None:  # fmt: skip
-        number, name = self.count, _name(function)
+        number = self.count
         self.count += 1
         self.origins.append(Origin(sequence_number() - 1, name, *place))
         results = [result] if not isinstance(result, (tuple, list)) else list(result)
@@ -224,7 +226,7 @@ class Operators:
                     self.made.append(weakref.ref(each))
             else:
                 texts.append(f"={value_text(each)}")
-        flags = ("i" if written else "") + ("v" if _is_view(function) else "")
+        flags = ("i" if written else "") + ("v" if view else "")
         self._add(line("op", str(number), escaped(name), flags, *place, drawn, ";".join(texts), *arguments))
 
     def _concerned(self, args: Any, kwargs: Mapping[str, Any]) -> _Chosen | None:

@@ -240,6 +240,29 @@ TEST(ZoomCompare, AGradientThatOnlyOneRunHandsOnIsNamed) {
   EXPECT_EQ(CompareCalls(b.Side(), parts.Side()).outcome, ZoomOutcome::kIdentical);
 }
 
+TEST(ZoomCompare, AGradientThatOneSumLacksIsTheBlockThatComputesIt) {
+  const std::string in = "in|0|gradient of output 0|f32[4]~";
+  const std::string mul = "op|0|aten.mul||m.py:1|f||f32[4]|self^&in0:f32[4]~";
+  const std::string pow = "op|1|aten.pow||m.py:2|f||f32[4]|self^&0.0:f32[4]~";
+  const std::string sum = "|autograd.sum||m.py:3|f||f32[4]|0^&in0:f32[4]|1^&0.0:f32[4]";
+  Call a(in + mul + pow + "op|2" + sum + "|2^&1.0:f32[4]");
+  Call b(in + mul + "op|1" + sum);
+  for (Call* one : {&a, &b}) {
+    one->Set(In(0), 7);
+    one->Set(Result(0), 8);
+  }
+  a.Set(Result(1), 9);
+  a.Set(Result(2), 10, 1);
+  b.Set(Result(1), 11, 1.5);
+  const ZoomComparison found = CompareCalls(a.Side(), b.Side());
+  EXPECT_EQ(found.outcome, ZoomOutcome::kBlock);
+  ASSERT_EQ(found.a.size(), 1u);
+  EXPECT_EQ(found.a[0]->place, "m.py:2");
+  EXPECT_TRUE(found.b.empty());
+  EXPECT_GT(found.distance, 0.1) << "of the sums";
+  EXPECT_LT(found.distance, 1);
+}
+
 TEST(ZoomCompare, ANumberInPlaceOfATensorIsAnotherWayToComputeIt) {
   const std::string first = "op|0|aten.mul||m.py:1|f||f32[4]|self^&in0:f32[4]|other^";
   const std::string second = "op|1|aten.mul||m.py:1|f||f32[4]|self^&0.0:f32[4]|other^";
