@@ -65,6 +65,26 @@ Result<v1::GetZoomResponse> TrainOnce(Session& session, const ZoomTrainings& tra
                   trainings.place.step));
 }
 
+// The module around another, past lists of modules, which have no forward pass; the outermost is
+// called as its class is. Empty: there is none.
+std::string Around(std::string module,
+                   const google::protobuf::Map<std::string, std::string>& config) {
+  const auto setting = [&](const std::string& name) {
+    const auto found = config.find(name);
+    return found == config.end() ? std::string() : found->second;
+  };
+  const std::string root = setting("model.class");
+  if (module == root) return {};
+  std::string of;
+  do {
+    const std::size_t dot = module.rfind('.');
+    if (dot == std::string::npos) return root;
+    module.resize(dot);
+    of = setting("module." + module + ".class");
+  } while (of == "ModuleList" || of == "ModuleDict");
+  return module;
+}
+
 }  // namespace
 
 std::string ZoomRunName(const std::string& run) { return run + ".zoom"; }
@@ -72,14 +92,18 @@ std::string ZoomRunName(const std::string& run) { return run + ".zoom"; }
 Result<v1::GetZoomResponse> TrainZoomed(Session& session, const ZoomTrainings& given) {
   ZoomTrainings trainings = given;
   auto response = TrainOnce(session, trainings);
-  for (int outwards = 0; outwards < kOutwardsMax && response.ok(); ++outwards) {
+  if (!response.ok()) return response;
+  v1::GetRunRequest question;
+  question.set_run(trainings.a.run);
+  STATCOLLECT_ASSIGN_OR_RETURN(const auto recorded, session.collector().GetRun(question));
+  for (int outwards = 0; outwards < kOutwardsMax; ++outwards) {
     const auto& calls = response->calls();
-    const std::size_t dot = trainings.place.module.rfind('.');
-    if (dot == std::string::npos || !std::all_of(calls.begin(), calls.end(), IsOfInputs)) break;
-    trainings.place.module.resize(dot);
+    std::string next = Around(trainings.place.module, recorded.config());
+    if (next.empty() || !std::all_of(calls.begin(), calls.end(), IsOfInputs)) break;
+    trainings.place.module = std::move(next);
     session.Remark("zoom: what goes into it differs already; next is the module around it");
     auto around = TrainOnce(session, trainings);
-    if (around.status().code() == Code::kNotFound) continue;  // a list of modules has no forward
+    if (around.status().code() == Code::kNotFound) continue;  // it has no forward pass
     response = std::move(around);
   }
   return response;

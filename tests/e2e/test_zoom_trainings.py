@@ -119,6 +119,38 @@ def test_what_goes_into_the_root_is_looked_for_in_the_module_around_it(work: Pat
     assert "masked_fill" in done.out and "mask.py:11" in done.out, done.out
 
 
+ROOT = """
+import sys, torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(8, 8))])
+    def forward(self, x):
+        x = self.first(x) * (1.01 if "--scaled" in sys.argv else 1.0)
+        for block in self.blocks:
+            x = block(x)
+        return x
+torch.manual_seed(0)
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2):
+    model(torch.randn(2, 8)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_list_of_modules_is_passed_over_on_the_way_to_the_whole_model(work: Path) -> None:
+    (work / "root.py").write_text(ROOT)
+    train = ["python", "root.py"]
+    done = statctl(work, "ab", "--steps", "1", "--no-twins", "--zoom", "--", *train, "---", *train, "--scaled")
+    assert done.code == 1 and done.out.startswith("DIVERGED at step 0, rank 0, forward, blocks.0.0 (Linear)"), done.err
+    assert [part.split(" is ")[0] for part in done.err.split("every operator of ")[1:]] == ["blocks.0.0", "blocks.0", "Net"], done.err
+    assert "aten.mul.Tensor" in done.out and "root.py:10" in done.out, done.out
+
+
 # --- zoom --train
 
 
