@@ -147,7 +147,9 @@ def test_a_list_of_modules_is_passed_over_on_the_way_to_the_whole_model(work: Pa
     train = ["python", "root.py"]
     done = statctl(work, "ab", "--steps", "1", "--no-twins", "--zoom", "--", *train, "---", *train, "--scaled")
     assert done.code == 1 and done.out.startswith("DIVERGED at step 0, rank 0, forward, blocks.0.0 (Linear)"), done.err
-    assert [part.split(" is ")[0] for part in done.err.split("every operator of ")[1:]] == ["blocks.0.0", "blocks.0", "Net"], done.err
+    assert [part.split(" is ")[0] for part in done.err.split("every operator of ")[1:]] == ["blocks.0.0", "blocks.0", "Net"], (
+        done.err
+    )
     assert "aten.mul.Tensor" in done.out and "root.py:10" in done.out, done.out
 
 

@@ -119,7 +119,11 @@ def test_what_autograd_adds_up_within_the_module_is_an_operator(recording: Recor
     inputs = {line[1]: line[2] for line in of(lines, "in")}
     parts = [text.split("^")[1].split(":")[0] for text in added[8:]]
     assert len(parts) == 3, added
-    assert sorted(inputs.get(part.removeprefix("&in"), "computed") for part in parts) == ["computed", "computed", "gradient of output 0"]
+    assert sorted(inputs.get(part.removeprefix("&in"), "computed") for part in parts) == [
+        "computed",
+        "computed",
+        "gradient of output 0",
+    ]
     used = [line for line in of(lines, "op") if any(f"&{added[1]}.0:" in text for text in line[8:])]
     assert used, "the gradients of the linear layer are computed from the sum"
     assert not any("summed or changed" in label for label in inputs.values())
