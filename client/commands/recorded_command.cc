@@ -56,6 +56,14 @@ void Set(const std::string& name, const std::optional<std::string>& value, Train
 
 }  // namespace
 
+Result<RunConfig> ConfigOf(Session& session, const std::string& run) {
+  v1::GetRunRequest question;
+  question.set_run(run);
+  const auto found = session.collector().GetRun(question);
+  if (!found.ok()) return found.status();
+  return RunConfig(found->config().begin(), found->config().end());
+}
+
 RunConfig CommandSettings(const Training& training) {
   std::vector<std::string> words;
   for (const auto& [name, value] : training.environment) {

@@ -12,6 +12,9 @@ namespace statcollect::client {
 
 using RunConfig = std::map<std::string, std::string>;
 
+// The settings that a run was recorded with.
+Result<RunConfig> ConfigOf(Session& session, const std::string& run);
+
 // Settings of the run that Train adds: `recording.command`, a list in JSON, with the variables that
 // the user gave it, and `recording.folder`. Empty where the command is no text or longer than
 // settings are.

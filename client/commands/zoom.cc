@@ -46,14 +46,6 @@ std::string MissingText(const v1::GetZoomResponse& response) {
              : "neither has zoomed into a module";
 }
 
-Result<RunConfig> ConfigOf(Session& session, const std::string& run) {
-  v1::GetRunRequest question;
-  question.set_run(run);
-  const auto found = session.collector().GetRun(question);
-  if (!found.ok()) return found.status();
-  return RunConfig(found->config().begin(), found->config().end());
-}
-
 void ProposeCommands(Session& session, const ZoomOptions& options, const ZoomPlace& place,
                      const std::string& missing) {
   session.Remark("statctl: " + missing +

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "client/commands/recorded_command.h"
 #include "client/commands/recordings.h"
 #include "common/names.h"
 
@@ -67,8 +68,7 @@ Result<v1::GetZoomResponse> TrainOnce(Session& session, const ZoomTrainings& tra
 
 // The module around another, past lists of modules, which have no forward pass; the outermost is
 // called as its class is. Empty: there is none.
-std::string Around(std::string module,
-                   const google::protobuf::Map<std::string, std::string>& config) {
+std::string Around(std::string module, const RunConfig& config) {
   const auto setting = [&](const std::string& name) {
     const auto found = config.find(name);
     return found == config.end() ? std::string() : found->second;
@@ -92,14 +92,12 @@ std::string ZoomRunName(const std::string& run) { return run + ".zoom"; }
 Result<v1::GetZoomResponse> TrainZoomed(Session& session, const ZoomTrainings& given) {
   ZoomTrainings trainings = given;
   auto response = TrainOnce(session, trainings);
-  if (!response.ok()) return response;
-  v1::GetRunRequest question;
-  question.set_run(trainings.a.run);
-  STATCOLLECT_ASSIGN_OR_RETURN(const auto recorded, session.collector().GetRun(question));
-  for (int outwards = 0; outwards < kOutwardsMax; ++outwards) {
+  for (int outwards = 0; outwards < kOutwardsMax && response.ok(); ++outwards) {
     const auto& calls = response->calls();
-    std::string next = Around(trainings.place.module, recorded.config());
-    if (next.empty() || !std::all_of(calls.begin(), calls.end(), IsOfInputs)) break;
+    if (!std::all_of(calls.begin(), calls.end(), IsOfInputs)) break;
+    STATCOLLECT_ASSIGN_OR_RETURN(const RunConfig config, ConfigOf(session, trainings.a.run));
+    std::string next = Around(trainings.place.module, config);
+    if (next.empty()) break;
     trainings.place.module = std::move(next);
     session.Remark("zoom: what goes into it differs already; next is the module around it");
     auto around = TrainOnce(session, trainings);

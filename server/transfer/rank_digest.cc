@@ -63,7 +63,7 @@ class RankDigester {
  private:
   template <typename Def>
   Status DigestDefinitions(const char* what, const std::vector<Def>& definitions);
-  // Each digests all records of a kind, which it is told by their type.
+  // Digests all stored records of one kind. The argument is empty: only its type matters.
   Status Digest(const StatColumns&);
   Status Digest(const std::vector<CaptureChunk>&);
   Status Digest(const std::vector<SettingRecord>&) { return Status::Ok(); }  // not copied as such

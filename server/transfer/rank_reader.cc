@@ -25,7 +25,7 @@ class RankReader {
   Status Run();
 
  private:
-  // Each reads all records of a kind into the batch, which is sent when it is full.
+  // Reads all records of one kind into the batch, and sends the batch whenever it is full.
   Status Read(StatColumns& into);
   Status Read(std::vector<CaptureChunk>& into);
   Status Read(std::vector<SettingRecord>&) { return Status::Ok(); }  // in the configuration

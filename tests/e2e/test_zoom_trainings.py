@@ -119,6 +119,15 @@ def test_what_goes_into_the_root_is_looked_for_in_the_module_around_it(work: Pat
     assert "masked_fill" in done.out and "mask.py:11" in done.out, done.out
 
 
+def test_a_training_further_out_that_fails_leaves_the_verdict(work: Path) -> None:
+    fails = 'import os\nif os.environ.get("STATAGENT_ZOOM", "").startswith("1@"): raise SystemExit(9)\n'
+    (work / "mask.py").write_text(fails + MASK)
+    train = ["python", "mask.py"]
+    done = statctl(work, "ab", "--steps", "1", "--no-twins", "--zoom", "--", *train, "---", *train, "--no-mask")
+    assert done.code == 1 and done.out.startswith("DIVERGED at step 0, rank 0, forward, 1.out (Linear)"), done.err
+    assert "zoom of A: the command ended with exit code 9" in done.err, done.err
+
+
 ROOT = """
 import sys, torch
 from torch import nn

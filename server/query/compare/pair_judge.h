@@ -34,7 +34,7 @@ class PairJudge {
   std::optional<std::vector<double>> noise_;
 };
 
-// Fills in the comparison, both sides and B's name, if it is another one. The row has A's name.
+// Sets the comparison and both sides of a row that has A's name; B's name only where it differs.
 void FillPair(Divergence& row, const Comparison& comparison, const Observation& a,
               const Observation& b);
 

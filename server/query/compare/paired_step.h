@@ -61,7 +61,10 @@ struct LoneRecord {
 // Borrows the records and the alignment.
 class PairedStep {
  public:
-  enum class Kinds : std::uint8_t { kAll, kRequested };  // all but operators, which zooms compare
+  enum class Kinds : std::uint8_t {
+    kAll,  // but operators, which zooms compare
+    kRequested
+  };
 
   PairedStep() = default;
   // `a`, `b`: all records, in the order of execution. Cost: a look-up for each of them.

@@ -8,6 +8,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "server/store/finished_digest.h"
+
 namespace statcollect::query {
 namespace {
 
@@ -30,12 +32,7 @@ BlockDigest DigestOf(const StatColumns& block) {
     XXH3_128bits_update(&state, column->data(), column->size() * sizeof(std::uint32_t));
   for (const TensorStats& stats : block.stats)
     XXH3_128bits_update(&state, &stats.hash, sizeof stats.hash);
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(&state));
-  BlockDigest digest;
-  static_assert(sizeof digest == sizeof canonical.digest);
-  std::memcpy(digest.data(), canonical.digest, sizeof digest);
-  return digest;
+  return FinishedDigest(state);
 }
 
 BlockHead HeadOf(std::uint64_t step, const StatColumns& block, bool hashed) {

@@ -40,23 +40,22 @@ Result<std::map<std::pair<std::uint64_t, std::uint64_t>, BlockBytes>> ParseBlock
   };
   std::map<std::pair<std::uint64_t, std::uint64_t>, BlockBytes> blocks;
   std::map<std::pair<std::uint64_t, std::uint64_t>, Newest> newest;
-  ByteReader in(body);
-  while (in.ok() && in.remaining() > 0) {
+  const auto take = [&](ByteReader& in) {
     const auto family = static_cast<RowFamily>(in.U8());
     const std::pair<std::uint64_t, std::uint64_t> place{in.U64(), in.U64()};
     const std::uint64_t epoch = in.U64(), seq = in.U64();
     const std::string_view value = in.Raw(in.Varint());
-    if (!chain.Counts(epoch, seq)) continue;
+    if (!chain.Counts(epoch, seq)) return;
     BlockBytes& block = blocks[place];
     std::uint64_t& known = family == RowFamily::kSums ? newest[place].sums : newest[place].stats;
-    if (epoch < known) continue;
+    if (epoch < known) return;
     known = epoch;
     if (family == RowFamily::kSums)
       block.sums = value;
     else
       block.stats = value;
-  }
-  if (!in.ok()) return BadAnswer(engine, attempted);
+  };
+  STATCOLLECT_RETURN_IF_ERROR(ForEachRow(engine, attempted, body, take));
   return blocks;
 }
 

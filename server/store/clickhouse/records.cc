@@ -131,13 +131,11 @@ Result<std::string> ReadChunk(Engine& engine, AttemptId attempt, std::uint32_t r
                         " ORDER BY epoch, n"));
   STATCOLLECT_ASSIGN_OR_RETURN(const auto chain, ReadChain(engine, attempt, rank));
   std::optional<std::string_view> sealed;
-  ByteReader in(answer);
-  while (in.ok() && in.remaining() > 0) {
+  STATCOLLECT_RETURN_IF_ERROR(ForEachRow(engine, "read " + what, answer, [&](ByteReader& in) {
     const std::uint64_t epoch = in.U64(), seq = in.U64();
     const std::string_view value = in.Raw(in.Varint());
     if (chain.Counts(epoch, seq)) sealed = value;
-  }
-  if (!in.ok()) return BadAnswer(engine, "read " + what);
+  }));
   if (!sealed) return Status(Code::kNotFound, "read " + what + ": it is not stored");
   STATCOLLECT_ASSIGN_OR_RETURN(const auto payload, Unseal(what, *sealed, kCaptureDataVersion));
   return std::string(payload);

@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cassert>
-#include <cstring>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
+
+#include "server/store/finished_digest.h"
 
 namespace statcollect {
 namespace {
@@ -185,12 +186,7 @@ BlockDigest BlockColumns::Digest() const {
   XXH3_128bits_update(&state, numbers_.data(), numbers_.size() * sizeof(std::uint64_t));
   XXH3_128bits_update(&state, sketch.data(), sketch.size() * sizeof(double));
   XXH3_128bits_update(&state, samples.data(), samples.size() * sizeof(double));
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(&state));
-  BlockDigest digest;
-  static_assert(sizeof digest == sizeof canonical.digest);
-  std::memcpy(digest.data(), canonical.digest, sizeof digest);
-  return digest;
+  return FinishedDigest(state);
 }
 
 std::size_t BlockColumns::memory_bytes() const {

@@ -45,8 +45,8 @@ class Updates:
     def complete(self, key: int, counts: Mapping[int, int], facts: Callable[[int], Facts]) -> bool:
         """The optimizer has made an update; whether that ends the step. `counts`: updates of all in this step, by id."""
         self._ever.add(key)
-        if self._thread != threading.get_ident():
-            self._thread, self._usual, self._alike = threading.get_ident(), None, 0
+        if self._thread != (thread := threading.get_ident()):
+            self._thread, self._usual, self._alike = thread, None, 0
         if key in self._resting:
             self._resting.remove(key)
             if sum(counts.values()) == 1:  # it comes after the others' updates, which have ended a step without it

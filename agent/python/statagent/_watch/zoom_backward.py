@@ -53,9 +53,6 @@ class BackwardOperators(Operators):
         place = "" if self._node_of is None else f" of {self._node_of.place}"
         return f"gradient into {self.node_name}{place}, summed or changed by a hook"
 
-    def text_of(self, gradient: Any) -> str:
-        return self._value(gradient)
-
     def add_up(self, parts: list[str], gradient: Any, written: bool) -> None:
         """The engine has added up gradients of the call, into one of them if `written`; a hook may have changed the sum. `parts`: their texts."""
         if written:

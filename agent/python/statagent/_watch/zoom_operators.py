@@ -253,16 +253,17 @@ class Operators:
         writes = {each.name for each in schema if each.alias_info is not None and each.alias_info.is_write}
         given = [(names[index] if index < len(names) else str(index), value) for index, value in enumerate(args)]
         for name, value in [*given, *kwargs.items()]:
-            texts.append(f"{escaped(str(name))}^{self._value(value)}")
+            texts.append(f"{escaped(str(name))}^{self.text_of(value)}")
             if name in writes:
                 written += [tensor for tensor in _items(value) if isinstance(tensor, self._torch.Tensor)]
         return texts, written
 
-    def _value(self, value: Any) -> str:
+    def text_of(self, value: Any) -> str:
+        """Of an argument: tensors by what they are known as."""
         if isinstance(value, self._torch.Tensor):
             return f"{self._reference(value)}:{tensor_text(value, self._dtypes)}"
         if isinstance(value, (list, tuple)) and any(isinstance(each, self._torch.Tensor) for each in value):
-            return f"[{', '.join(self._value(each) for each in value)}]"
+            return f"[{', '.join(self.text_of(each) for each in value)}]"
         return value_text(value)
 
     # --- tensors
